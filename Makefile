@@ -1,0 +1,108 @@
+# Everything is built from Go modules that this repository pins: Go, make and git are all it takes.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
+# The version above is the stamp; Go's own only fails where git distrusts the owner of the folder.
+export GOFLAGS += -buildvcs=false
+
+# A control plane of the user's own (setup-envtest has some) is used as it is; else ours is built.
+ifdef KUBEBUILDER_ASSETS
+kubectl := $(firstword $(wildcard $(KUBEBUILDER_ASSETS)/kubectl) $(shell command -v kubectl) bin/control-plane/kubectl)
+else
+KUBEBUILDER_ASSETS := $(CURDIR)/bin/control-plane
+control-plane := bin/control-plane/etcd bin/control-plane/kube-apiserver
+kubectl := $(or $(shell command -v kubectl),bin/control-plane/kubectl)
+endif
+export KUBEBUILDER_ASSETS
+
+# Where goroutines meet. The race detector needs cgo, which Go switches off where it finds no C compiler.
+raced := ./backends/... ./cluster/... ./finalizers/... ./ipam/... ./webhooks/...
+cgo = $(filter 1,$(shell go env CGO_ENABLED))
+
+.PHONY: help
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## compile bin/oakum
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/oakum .
+
+.PHONY: generate
+generate: bin/controller-gen ## derive deep copies, CRDs, webhook manifests and RBAC from the code
+	bin/controller-gen object paths=./apis/...
+	bin/controller-gen crd paths=./apis/ipam/... output:crd:dir=config/crd
+	bin/controller-gen webhook paths=./webhooks output:webhook:dir=config/webhook
+	bin/controller-gen rbac:roleName=oakum paths=./cli output:rbac:dir=config/rbac
+
+.PHONY: verify
+verify: bin/golangci-lint bin/kustomize ## check generated files, modules, format and code; only regenerates
+	@before=$$(mktemp -d); trap 'rm -rf "$$before"' EXIT; cp -R apis config "$$before"; \
+	$(MAKE) --no-print-directory generate; \
+	for folder in apis config; do git --no-pager diff --no-index "$$before/$$folder" $$folder || stale=yes; done; \
+	if [[ $${stale-} ]]; then echo 'The files above were stale. They are fresh now: commit them.' >&2; exit 1; fi
+	bin/kustomize build config/default > /dev/null
+	@for module in . tools/*/; do echo "go -C $$module mod tidy -diff"; go -C $$module mod tidy -diff; done
+	"$$(go env GOROOT)/bin/gofmt" -d .
+	go vet ./...
+	bin/golangci-lint run
+
+.PHONY: lint
+lint: bin/golangci-lint ## run the linters alone
+	bin/golangci-lint run
+
+.PHONY: test
+test: $(control-plane) ## run every test; concurrent packages once more with the race detector
+	go test ./...
+	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
+
+.PHONY: bench
+bench: $(control-plane) bin/benchstat ## measure what Oakum costs on a real control plane
+	go test -run '^$$' -bench . -benchmem -count 6 -timeout 1h ./test/bench | tee bin/bench.txt
+	bin/benchstat bin/bench.txt
+
+.PHONY: run demo
+run: ## start a control plane with Oakum on this machine, until Ctrl-C
+demo: ## watch Oakum at work on this machine
+run demo: build $(control-plane) $(kubectl)
+	PATH="$$PATH:$(abspath $(dir $(kubectl)))" go run ./test/local $@
+
+.PHONY: clean distclean
+clean: ## remove what is built, but for the control plane
+	mkdir -p bin && find bin -mindepth 1 -maxdepth 1 ! -name control-plane -exec rm -rf {} +
+distclean: ## remove all that is built
+	rm -rf bin
+
+# Each binary below is as new as the module that pins its version.
+
+bin/control-plane/etcd: tools/etcd/go.mod tools/etcd/go.sum
+	@$(call compile,etcd,go.etcd.io/etcd/server/v3,1 minute)
+
+# Kubernetes takes its version from the linker, or calls itself v0.0.0.
+bin/control-plane/kube%: ldflags = -X k8s.io/component-base/version.gitVersion=$$version
+bin/control-plane/kube-apiserver: tools/kubernetes/go.mod tools/kubernetes/go.sum
+	@$(call compile,kubernetes,k8s.io/kubernetes/cmd/kube-apiserver,4 minutes)
+bin/control-plane/kubectl: tools/kubernetes/go.mod tools/kubernetes/go.sum
+	@$(call compile,kubernetes,k8s.io/kubernetes/cmd/kubectl,2 minutes)
+
+bin/controller-gen: tools/generate/go.mod tools/generate/go.sum
+	@$(call compile,generate,sigs.k8s.io/controller-tools/cmd/controller-gen,1 minute)
+bin/kustomize: tools/generate/go.mod tools/generate/go.sum
+	@$(call compile,generate,sigs.k8s.io/kustomize/kustomize/v5,1 minute)
+bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
+	@$(call compile,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,2 minutes)
+bin/benchstat: tools/bench/go.mod tools/bench/go.sum
+	@$(call compile,bench,golang.org/x/perf/cmd/benchstat,10 seconds)
+
+# compile,MODULE,PACKAGE,TIME builds the target from a package that tools/MODULE pins. Go's line for everything that
+# is fetched or compiled becomes one line in 250.
+define compile
+version=$$(go -C tools/$(1) list -find -f '{{.Module.Version}}' $(2)); \
+	echo "building $(@F) $$version from source, once: about $(3) on 2 cores"; \
+	CGO_ENABLED=0 go -C tools/$(1) build -v -trimpath -ldflags "-s -w $(ldflags)" -o '$(CURDIR)/$@' $(2) 2>&1 | \
+	awk 'NF > 1 && !/^go: downloading / {print; next} ++n % 250 == 0 {print "  " n " modules and packages"; fflush()}'
+endef
