@@ -1,0 +1,51 @@
+package ipam
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Allocation is one hand-out as a backend recorded it: a handle, whose it is, and every address under that handle.
+// Its addresses are released together or not at all.
+type Allocation struct {
+	Backend string
+	// Network is the routing domain that the addresses belong to; empty if the backend knows only one.
+	Network string
+	// Handle names the hand-out. It stays the same for as long as the hand-out lasts, whatever else changes in the
+	// objects that hold it.
+	Handle string
+	Owner  Owner
+	Places []Place
+	// Seen is when the audit first saw this hand-out; zero if it has not.
+	Seen time.Time
+}
+
+// Place is where an allocation's addresses are recorded.
+type Place struct {
+	Pool, Block string
+	Offset      int
+	// Addresses at that place: one, or a pair.
+	Addresses []netip.Addr
+	// Revision is the compare-and-swap token of the object that holds the record. It may change with every neighbour,
+	// so it identifies nothing.
+	Revision string
+}
+
+// ID identifies a hand-out: the same handle with another owner is another hand-out.
+type ID struct {
+	Backend, Network, Handle, OwnerUID, ContainerID string
+}
+
+// ID returns the identity of the hand-out.
+func (a Allocation) ID() ID {
+	return ID{a.Backend, a.Network, a.Handle, a.Owner.UID, a.Owner.ContainerID}
+}
+
+// Addresses returns all addresses of the hand-out, in the order of its places.
+func (a Allocation) Addresses() []netip.Addr {
+	addrs := make([]netip.Addr, 0, 2*len(a.Places))
+	for _, p := range a.Places {
+		addrs = append(addrs, p.Addresses...)
+	}
+	return addrs
+}

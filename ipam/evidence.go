@@ -1,0 +1,201 @@
+package ipam
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Phase is a pod's phase, as the API has it.
+type Phase string
+
+// The phases after which a pod does not run again.
+const (
+	PhaseSucceeded Phase = "Succeeded"
+	PhaseFailed    Phase = "Failed"
+	PhasePending   Phase = "Pending"
+)
+
+// Condition is a condition's status. The zero Condition is one that the object does not have.
+type Condition string
+
+// The statuses of a condition.
+const (
+	ConditionTrue    Condition = "True"
+	ConditionFalse   Condition = "False"
+	ConditionUnknown Condition = "Unknown"
+)
+
+// Pod is what was observed about a pod.
+type Pod struct {
+	Namespace, Name, UID string
+	// Node is where it was scheduled to; empty if it never was.
+	Node    string
+	Created time.Time
+	// Deleted is its deletionTimestamp, which includes its grace period; zero if nobody deleted it.
+	Deleted time.Time
+	Phase   Phase
+	// HostNetwork: it shares its node's addresses and has none of its own. So has a mirror pod that does.
+	HostNetwork bool
+	// Mirror: it stands for a pod that the kubelet runs without the API server.
+	Mirror bool
+	// Disrupted: the condition DisruptionTarget says that PodGC wrote the phase, not the kubelet.
+	Disrupted bool
+	// ContainersTerminated: every container that it was given, init and ephemeral ones included, is reported as
+	// terminated.
+	ContainersTerminated bool
+	// Sandbox is the condition PodReadyToStartContainers: False once the sandbox and its network are down.
+	Sandbox Condition
+	// ContainerID is the id of its sandbox; empty where no CNI tells it.
+	ContainerID string
+	// Addresses are all that any source names for it.
+	Addresses []netip.Addr
+	// AddressesUnknown: a source that should name its addresses is absent or unreadable. It may have any.
+	AddressesUnknown bool
+}
+
+// Terminal tells whether the phase says that the pod does not run again. That is a claim, not a proof: PodGC makes it
+// about pods whose node it cannot reach.
+func (p Pod) Terminal() bool { return p.Phase == PhaseSucceeded || p.Phase == PhaseFailed }
+
+// Alive tells whether nothing says that the pod is ending.
+func (p Pod) Alive() bool { return p.Deleted.IsZero() && !p.Terminal() }
+
+// Ended tells whether the kubelet reported the pod's end, after it took the sandbox down. This is the only proof of
+// an end that a pod can carry (observed in Kubernetes 1.37: containers, then the sandbox and CNI DEL, then this
+// status, then the final DELETE).
+func (p Pod) Ended() bool {
+	return p.Terminal() && !p.Disrupted && p.ContainersTerminated && p.Sandbox == ConditionFalse
+}
+
+// Node is what was observed about a node.
+type Node struct {
+	Name, UID string
+	Created   time.Time
+	// Terminating: somebody deleted it. That alone ends nothing.
+	Terminating bool
+	// Ready is its condition Ready. Only True and only an explicit False or Unknown mean anything.
+	Ready Condition
+	// OutOfService: it has the taint node.kubernetes.io/out-of-service, an administrator's word that the machine is off.
+	OutOfService bool
+	// Addresses are those that it holds for itself, such as tunnel endpoints.
+	Addresses []netip.Addr
+}
+
+// Presence tells about an owner of another kind than Pod and Node.
+type Presence struct {
+	// UID of the object that bears the name; empty if there is none.
+	UID string
+	// Addresses that it names as its own.
+	Addresses []netip.Addr
+}
+
+// Name is a namespaced name. The namespace of a cluster-scoped object is empty.
+type Name struct{ Namespace, Name string }
+
+// World is all that was observed. What is not in it is unknown, unless it says that a kind was looked for: then it is
+// absent. Unknown keeps.
+type World struct {
+	pods      map[Name]*Pod
+	podsKnown bool
+	nodes     map[string]Node
+	// nodesKnown: a name that is not in nodes bears no Node.
+	nodesKnown bool
+	goneFor    map[string]time.Duration
+	others     map[OwnerKind]map[Name]Presence
+	claims     map[netip.Addr][]claim
+	fences     bool
+}
+
+// claim is what says of itself that an address is its own.
+type claim struct {
+	pod   *Pod
+	owner Owner
+}
+
+// FenceTime is how long a Node must be gone before NodeDeletionMeansFenced makes its pods' addresses free: as long as
+// Kubernetes gives a node to report before it calls it lost.
+const FenceTime = 40 * time.Second
+
+// Observation is what World is made from.
+type Observation struct {
+	// Pods that were found, and whether every pod that matters was looked for.
+	Pods      []Pod
+	PodsKnown bool
+	// Nodes that were found, and whether every node that matters was looked for.
+	Nodes      []Node
+	NodesKnown bool
+	// NodesGoneFor tells for how long a Node has been missing, in time that no clock adjustment shortens.
+	NodesGoneFor map[string]time.Duration
+	// Others that were found. A kind that is not a key was not looked for.
+	Others map[OwnerKind]map[Name]Presence
+	// NodeDeletionMeansFenced: whoever deletes a Node has made sure that the machine is off.
+	NodeDeletionMeansFenced bool
+}
+
+// NewWorld indexes an observation. It keeps the slices: the caller must not change them afterwards.
+func NewWorld(o Observation) World {
+	w := World{
+		pods:       make(map[Name]*Pod, len(o.Pods)),
+		podsKnown:  o.PodsKnown,
+		nodes:      make(map[string]Node, len(o.Nodes)),
+		nodesKnown: o.NodesKnown,
+		goneFor:    o.NodesGoneFor,
+		others:     o.Others,
+		claims:     make(map[netip.Addr][]claim, len(o.Pods)),
+		fences:     o.NodeDeletionMeansFenced,
+	}
+	for i := range o.Pods {
+		p := &o.Pods[i]
+		w.pods[Name{p.Namespace, p.Name}] = p
+		for _, a := range p.Addresses {
+			w.claims[a] = append(w.claims[a], claim{pod: p, owner: Owner{Kind: OwnerPod, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node}})
+		}
+	}
+	for _, n := range o.Nodes {
+		w.nodes[n.Name] = n
+		for _, a := range n.Addresses {
+			w.claims[a] = append(w.claims[a], claim{owner: Owner{Kind: OwnerNode, Name: n.Name, UID: n.UID, Node: n.Name}})
+		}
+	}
+	for kind, named := range o.Others {
+		for name, p := range named {
+			for _, a := range p.Addresses {
+				w.claims[a] = append(w.claims[a], claim{owner: Owner{Kind: kind, Namespace: name.Namespace, Name: name.Name, UID: p.UID}})
+			}
+		}
+	}
+	return w
+}
+
+// nodeState is what a node's condition proves about what ran on it.
+type nodeState int
+
+const (
+	nodeUnknown nodeState = iota
+	nodeReady
+	nodeNotReady
+	nodeOutOfService
+	nodeGone
+	nodeFenced
+)
+
+func (w World) nodeState(name string) nodeState {
+	n, ok := w.nodes[name]
+	switch {
+	case name == "":
+		return nodeUnknown
+	case !ok && !w.nodesKnown:
+		return nodeUnknown
+	case !ok && w.fences && w.goneFor[name] >= FenceTime:
+		return nodeFenced
+	case !ok:
+		return nodeGone
+	case n.Ready == ConditionTrue:
+		return nodeReady
+	case n.Ready == "":
+		return nodeUnknown
+	case n.OutOfService:
+		return nodeOutOfService
+	}
+	return nodeNotReady
+}

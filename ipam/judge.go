@@ -1,0 +1,282 @@
+package ipam
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Disposition is what may be done with an allocation.
+type Disposition string
+
+const (
+	// Keep: it is in use, or nothing proves that it is not.
+	Keep Disposition = "Keep"
+	// Free: its owner's end is proven. It may be released at once.
+	Free Disposition = "Free"
+	// Orphan: its owner is gone and a node that would know does not run it. Free after a grace.
+	Orphan Disposition = "Orphan"
+	// Quarantine: its owner is gone as far as anyone can tell. Free after the quarantine.
+	Quarantine Disposition = "Quarantine"
+)
+
+// Reason says why, in one word. It is used in Events, metrics, conditions and on the command line.
+type Reason string
+
+// The reasons, with the evidence that each rests on.
+const (
+	// InUse: an owner that exists says that the address is its own, or is the recorded owner itself (E11).
+	InUse Reason = "InUse"
+	// Starting: the recorded owner is a pod that does not run yet (E13).
+	Starting Reason = "Starting"
+	// Reserved: the address was reserved by hand. It is not judged.
+	Reserved Reason = "Reserved"
+	// OwnerUnknown: the record does not tell an owner that could be looked for, or nobody could look.
+	OwnerUnknown Reason = "OwnerUnknown"
+	// EvidenceUnreadable: a pod of that name exists, and what it says about its addresses is missing or unreadable.
+	EvidenceUnreadable Reason = "EvidenceUnreadable"
+	// EndReported: the kubelet reported the pod's end after it took the sandbox down (E2).
+	EndReported Reason = "EndReported"
+	// NodeOutOfService: an administrator says that the node is off (E4).
+	NodeOutOfService Reason = "NodeOutOfService"
+	// NodeFenced: the Node is gone, and here that means that the machine is off (E5).
+	NodeFenced Reason = "NodeFenced"
+	// NodeGone: the Node is gone (E6).
+	NodeGone Reason = "NodeGone"
+	// NodeReplaced: the Node is gone and another one bears its name, which knows nothing of the old one's pods (E6).
+	NodeReplaced Reason = "NodeReplaced"
+	// Ending: the pod is going and its node is ready: the kubelet will report the end (E7).
+	Ending Reason = "Ending"
+	// NodeNotReady: the pod is going, or gone, and its node cannot be asked (E8, E10b).
+	NodeNotReady Reason = "NodeNotReady"
+	// NodeUnknown: the pod is going, or gone, and nothing is known about its node.
+	NodeUnknown Reason = "NodeUnknown"
+	// OwnerGone: the owner does not exist (E10).
+	OwnerGone Reason = "OwnerGone"
+	// OwnerReplaced: an object of that name exists, is another one, and does not have the address (E12).
+	OwnerReplaced Reason = "OwnerReplaced"
+	// NoAddress: the pod has no address of its own: it shares its node's (E0).
+	NoAddress Reason = "NoAddress"
+)
+
+// Verdict is what the law says about one allocation or one pod.
+type Verdict struct {
+	Disposition Disposition
+	Reason      Reason
+	// Evidence is the row of the table in docs/invariants.md, such as E2; empty where no row speaks.
+	Evidence string
+	// Detail names what was seen, for people.
+	Detail string
+	// Drift tells that the address is used by another owner, or on another node, than the record says.
+	Drift bool
+}
+
+func verdict(d Disposition, r Reason, evidence, format string, args ...any) Verdict {
+	return Verdict{Disposition: d, Reason: r, Evidence: evidence, Detail: fmt.Sprintf(format, args...)}
+}
+
+// skew is by how much the clocks of Oakum and of the API server may differ before "seen earlier" means nothing.
+const skew = time.Minute
+
+// Judge says whether an allocation is in use. Doubt keeps.
+//
+// Whoever says that one of the addresses is its own has it, whatever the record says. Only if nobody does, or only
+// pods that have ended, does it matter what became of the recorded owner.
+func Judge(a Allocation, w World) Verdict {
+	if a.Owner.Kind == OwnerExternal {
+		return verdict(Keep, Reserved, "", "reserved by hand for %q", a.Owner.Name)
+	}
+	v := w.ofOwner(a)
+	if v.Disposition == Keep && v.Reason != OwnerUnknown {
+		return v
+	}
+	for _, addr := range a.Addresses() {
+		for _, c := range w.claims[addr] {
+			switch {
+			case c.pod == nil || c.pod.Alive():
+				in := verdict(Keep, InUse, "E11", "%s is in use by %s", addr, c.owner)
+				in.Drift = !a.Owner.is(c.owner)
+				return in
+			case c.pod.HostNetwork:
+				// Its addresses are its node's, which speaks for itself.
+			default:
+				if end := w.End(*c.pod); end.Disposition == Keep {
+					end.Drift = !a.Owner.is(c.owner)
+					return end
+				} else if end.Disposition == Quarantine && v.Disposition != Keep {
+					v = end
+				}
+			}
+		}
+	}
+	if (v.Disposition == Orphan || v.Disposition == Quarantine) && !(w.podsKnown && w.nodesKnown) {
+		return verdict(Keep, OwnerUnknown, "", "%s, but not every pod and node was looked for", v.Detail)
+	}
+	return v
+}
+
+// is tells whether the record's owner can be the one observed.
+func (o Owner) is(seen Owner) bool {
+	return o.Kind == seen.Kind && o.Namespace == seen.Namespace && o.Name == seen.Name &&
+		(o.UID == "" || o.UID == seen.UID) && (o.Node == "" || seen.Node == "" || o.Node == seen.Node)
+}
+
+// ofOwner judges by the recorded owner alone.
+func (w World) ofOwner(a Allocation) Verdict {
+	switch o := a.Owner; o.Kind {
+	case OwnerPod:
+		return w.ofPod(a)
+	case OwnerNode:
+		return w.ofNode(o)
+	case OwnerVirtualMachine, OwnerService:
+		named, looked := w.others[o.Kind]
+		if !looked {
+			return verdict(Keep, OwnerUnknown, "", "nobody here can tell about %s", o)
+		}
+		switch p, ok := named[Name{o.Namespace, o.Name}]; {
+		case !ok:
+			return verdict(Orphan, OwnerGone, "E10", "%s does not exist", o)
+		case o.UID != "" && o.UID != p.UID:
+			return verdict(Orphan, OwnerReplaced, "E12", "%s does not exist: that name is uid %s now", o, p.UID)
+		}
+		return verdict(Keep, InUse, "E11", "%s exists", o)
+	}
+	return verdict(Keep, OwnerUnknown, "", "the record names no owner that could be looked for")
+}
+
+func (w World) ofNode(o Owner) Verdict {
+	n, ok := w.nodes[o.Name]
+	switch state := w.nodeState(o.Name); {
+	case ok && (o.UID == "" || o.UID == n.UID):
+		return verdict(Keep, InUse, "E11", "%s exists", o)
+	case ok:
+		return verdict(Quarantine, NodeReplaced, "E6", "%s is gone: that name is uid %s now", o, n.UID)
+	case state == nodeFenced:
+		return verdict(Free, NodeFenced, "E5", "%s has been gone for %s, and its deletion means that the machine is off", o, w.goneFor[o.Name].Truncate(time.Second))
+	case state == nodeGone:
+		return verdict(Quarantine, NodeGone, "E6", "%s is gone", o)
+	}
+	return verdict(Keep, OwnerUnknown, "", "nobody here can tell about %s", o)
+}
+
+func (w World) ofPod(a Allocation) Verdict {
+	o := a.Owner
+	p, ok := w.pods[Name{o.Namespace, o.Name}]
+	if !ok {
+		if !w.podsKnown {
+			return verdict(Keep, OwnerUnknown, "", "nobody here can tell about %s", o)
+		}
+		return w.absent(a, OwnerGone, "E10", "does not exist")
+	}
+	switch same := p.isOwner(a); {
+	case same == yes && p.Alive():
+		if p.Phase == PhasePending {
+			return verdict(Keep, Starting, "E13", "%s is starting", o)
+		}
+		v := verdict(Keep, InUse, "E11", "%s is alive", o)
+		v.Drift = o.Node != "" && p.Node != "" && o.Node != p.Node
+		return v
+	case same == yes:
+		return w.End(*p)
+	case same == no:
+		return w.absent(a, OwnerReplaced, "E12", "was replaced by uid "+p.UID)
+	case p.Alive() && p.Phase == PhasePending:
+		if !a.Seen.IsZero() && a.Seen.Add(skew).Before(p.Created) {
+			return w.absent(a, OwnerReplaced, "E13", fmt.Sprintf("was replaced: the record was seen %s before the pod of that name was created", p.Created.Sub(a.Seen).Truncate(time.Second)))
+		}
+		return verdict(Keep, Starting, "E13", "%s is starting, and the record may be its own", o)
+	case p.AddressesUnknown:
+		return verdict(Keep, EvidenceUnreadable, "E11", "%s exists, and what it says about its addresses cannot be read", o)
+	case p.Alive():
+		return w.absent(a, OwnerReplaced, "E12", "was replaced: the pod of that name has other addresses")
+	}
+	if end := w.End(*p); end.Disposition == Keep {
+		return end
+	}
+	return w.absent(a, OwnerReplaced, "E12", "was replaced: the pod of that name has ended and had other addresses")
+}
+
+type answer int
+
+const (
+	maybe answer = iota
+	yes
+	no
+)
+
+// isOwner tells whether a pod of the owner's name is the owner. UID and sandbox decide where both sides know them; an
+// address in the pod's evidence decides otherwise.
+func (p Pod) isOwner(a Allocation) answer {
+	o := a.Owner
+	if o.UID != "" && o.UID != p.UID {
+		return no
+	}
+	if o.ContainerID != "" && p.ContainerID != "" {
+		if o.ContainerID != p.ContainerID {
+			return no
+		}
+		return yes
+	}
+	if o.UID != "" && o.ContainerID == "" {
+		return yes
+	}
+	for _, addr := range a.Addresses() {
+		if slices.Contains(p.Addresses, addr) {
+			return yes
+		}
+	}
+	return maybe
+}
+
+// absent judges a hand-out whose pod does not exist any more, by what is known of the pod's node. That another pod
+// bears its name changes nothing about it: a namesake on another node does not stop the old sandbox.
+func (w World) absent(a Allocation, reason Reason, evidence, what string) Verdict {
+	o := a.Owner
+	switch w.nodeState(o.Node) {
+	case nodeReady:
+		if n := w.nodes[o.Node]; !a.Seen.IsZero() && a.Seen.Add(skew).Before(n.Created) {
+			return verdict(Quarantine, NodeReplaced, "E6", "%s %s, and node %q was replaced after that", o, what, o.Node)
+		}
+		return verdict(Orphan, reason, evidence, "%s %s", o, what)
+	case nodeNotReady:
+		return verdict(Keep, NodeNotReady, "E10b", "%s %s, and node %q is not ready: the sandbox may still run", o, what, o.Node)
+	case nodeUnknown:
+		if o.Node == "" && w.nodesKnown {
+			return verdict(Quarantine, reason, evidence, "%s %s, and the record does not tell its node", o, what)
+		}
+		return verdict(Keep, NodeUnknown, "E10b", "%s %s, and nothing is known about node %q", o, what, o.Node)
+	}
+	return w.byNode(o, o.Node)
+}
+
+// End says what may be done with the addresses of a pod that exists, is being deleted or has a terminal phase. For a
+// pod that is alive it answers Keep.
+func (w World) End(p Pod) Verdict {
+	o := Owner{Kind: OwnerPod, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+	switch {
+	case p.HostNetwork, p.Mirror:
+		return verdict(Keep, NoAddress, "E0", "%s has no address of its own", o)
+	case p.Alive():
+		return verdict(Keep, InUse, "E11", "%s is alive", o)
+	case p.Ended():
+		return verdict(Free, EndReported, "E2", "the kubelet reported the end of %s: %s, every container terminated, sandbox down", o, p.Phase)
+	}
+	return w.byNode(o, p.Node)
+}
+
+// byNode judges a pod whose end nobody reported.
+func (w World) byNode(o Owner, node string) Verdict {
+	switch w.nodeState(node) {
+	case nodeOutOfService:
+		return verdict(Free, NodeOutOfService, "E4", "node %q is not ready and has the taint node.kubernetes.io/out-of-service", node)
+	case nodeFenced:
+		return verdict(Free, NodeFenced, "E5", "node %q has been gone for %s, and its deletion means that the machine is off", node, w.goneFor[node].Truncate(time.Second))
+	case nodeGone:
+		return verdict(Quarantine, NodeGone, "E6", "node %q is gone, and nobody says that the machine is off", node)
+	case nodeReady:
+		return verdict(Keep, Ending, "E7", "%s is going, and the kubelet of node %q has not reported its end", o, node)
+	case nodeNotReady:
+		return verdict(Keep, NodeNotReady, "E8", "%s is going, and node %q is not ready: the sandbox may still run", o, node)
+	}
+	return verdict(Keep, NodeUnknown, "E8", "%s is going, and nothing is known about node %q", o, node)
+}

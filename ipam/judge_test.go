@@ -1,0 +1,331 @@
+package ipam
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The table of evidence, row by row. E3 is a hand-out that is no longer recorded: there is nothing to judge.
+func TestJudge(t *testing.T) {
+	tests := map[string]struct {
+		record   Allocation
+		observed Observation
+		want     Verdict
+	}{
+		"E0 a pod that moved into its node's network holds nothing of its own, but nobody else's either": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(ended, hostNetwork)),
+			want:     Verdict{Keep, NoAddress, "E0", "Pod default/web-0 (uid u1) has no address of its own", false},
+		},
+		"E0 a mirror pod's end is not the kubelet's report": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(ended, func(p *Pod) { p.Mirror = true })),
+			want:     Verdict{Keep, NoAddress, "E0", "Pod default/web-0 (uid u1) has no address of its own", false},
+		},
+		"E0 what an ended pod in its node's network names is its node's to keep": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(ended, hostNetwork, func(p *Pod) { p.Name = "db-0" })),
+			want:     Verdict{Orphan, OwnerGone, "E10", "Pod default/web-0 (uid u1) does not exist", false},
+		},
+		"E1 what is recorded for a pod that was never scheduled is kept until the pod is gone": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(pending, deleted, on(""))),
+			want:     Verdict{Keep, NodeUnknown, "E8", `Pod default/web-0 (uid u1) is going, and nothing is known about node ""`, false},
+		},
+		"E2 the kubelet's report of an end is proof": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(deleted, ended)),
+			want: Verdict{Free, EndReported, "E2",
+				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false},
+		},
+		"E2 a finished Job's pod that nobody deletes has ended too": {
+			record:   native(),
+			observed: seen(nodes(notReady("n1")), web(ended)),
+			want: Verdict{Free, EndReported, "E2",
+				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false},
+		},
+		"E2 the end is proof for a record without UID that the pod names": {
+			record:   whereabouts(),
+			observed: seen(nodes(ready("n1")), web(ended)),
+			want: Verdict{Free, EndReported, "E2",
+				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false},
+		},
+		"E4 an administrator's word that the machine is off is proof": {
+			record:   native(),
+			observed: seen(nodes(Node{Name: "n1", Ready: ConditionUnknown, OutOfService: true}), web(deleted)),
+			want:     Verdict{Free, NodeOutOfService, "E4", `node "n1" is not ready and has the taint node.kubernetes.io/out-of-service`, false},
+		},
+		"E4 it is proof for a pod that does not exist any more": {
+			record:   native(),
+			observed: seen(nodes(Node{Name: "n1", Ready: ConditionUnknown, OutOfService: true})),
+			want:     Verdict{Free, NodeOutOfService, "E4", `node "n1" is not ready and has the taint node.kubernetes.io/out-of-service`, false},
+		},
+		"E5 a deleted node is proof where that means that the machine is off": {
+			record:   native(),
+			observed: fenced(seen(nil, web(deleted)), "n1", 41500*time.Millisecond),
+			want:     Verdict{Free, NodeFenced, "E5", `node "n1" has been gone for 41s, and its deletion means that the machine is off`, false},
+		},
+		"E5 it is proof for the node's own address": {
+			record:   tunnel(),
+			observed: fenced(seen(nil), "n1", time.Minute),
+			want:     Verdict{Free, NodeFenced, "E5", "Node n1 (uid n1-uid) has been gone for 1m0s, and its deletion means that the machine is off", false},
+		},
+		"E6 a deleted node puts its pods' addresses into quarantine": {
+			record:   native(),
+			observed: seen(nil, web(deleted)),
+			want:     Verdict{Quarantine, NodeGone, "E6", `node "n1" is gone, and nobody says that the machine is off`, false},
+		},
+		"E6 a deleted node puts its own address into quarantine": {
+			record:   tunnel(),
+			observed: seen(nil),
+			want:     Verdict{Quarantine, NodeGone, "E6", "Node n1 (uid n1-uid) is gone", false},
+		},
+		"E6 a node of the same name inherits nothing": {
+			record:   tunnel(),
+			observed: seen(nodes(Node{Name: "n1", UID: "new", Ready: ConditionTrue})),
+			want:     Verdict{Quarantine, NodeReplaced, "E6", "Node n1 (uid n1-uid) is gone: that name is uid new now", false},
+		},
+		"E6 a node of the same name knows nothing of pods before its time": {
+			record:   since(native(), "11:00:00"),
+			observed: seen(nodes(Node{Name: "n1", Created: at("11:01:01"), Ready: ConditionTrue})),
+			want: Verdict{Quarantine, NodeReplaced, "E6",
+				`Pod default/web-0 (uid u1) does not exist, and node "n1" was replaced after that`, false},
+		},
+		"E6 a node that came within a clock's error of the record is not called another": {
+			record:   since(native(), "11:00:00"),
+			observed: seen(nodes(Node{Name: "n1", Created: at("11:01:00"), Ready: ConditionTrue})),
+			want:     Verdict{Orphan, OwnerGone, "E10", "Pod default/web-0 (uid u1) does not exist", false},
+		},
+		"E6 a pod without a node in its record is in quarantine, since its node cannot be asked": {
+			record:   whereabouts(),
+			observed: seen(nodes(ready("n1"))),
+			want:     Verdict{Quarantine, OwnerGone, "E10", "Pod default/web-0 does not exist, and the record does not tell its node", false},
+		},
+		"E7 a deleted pod on a ready node holds until the kubelet reports": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(deleted)),
+			want: Verdict{Keep, Ending, "E7",
+				`Pod default/web-0 (uid u1) is going, and the kubelet of node "n1" has not reported its end`, false},
+		},
+		"E8 a deleted pod on a node that is not ready holds": {
+			record:   native(),
+			observed: seen(nodes(notReady("n1")), web(deleted)),
+			want: Verdict{Keep, NodeNotReady, "E8",
+				`Pod default/web-0 (uid u1) is going, and node "n1" is not ready: the sandbox may still run`, false},
+		},
+		"E9 an end that PodGC wrote is none": {
+			record:   native(),
+			observed: seen(nodes(notReady("n1")), web(ended, func(p *Pod) { p.Phase, p.Disrupted = PhaseFailed, true })),
+			want: Verdict{Keep, NodeNotReady, "E8",
+				`Pod default/web-0 (uid u1) is going, and node "n1" is not ready: the sandbox may still run`, false},
+		},
+		"E10 a pod that is gone from a ready node leaves an orphan": {
+			record:   native(),
+			observed: seen(nodes(ready("n1"))),
+			want:     Verdict{Orphan, OwnerGone, "E10", "Pod default/web-0 (uid u1) does not exist", false},
+		},
+		"E10b a pod that is gone from a node that is not ready may still run": {
+			record:   calico(),
+			observed: seen(nodes(notReady("n1"))),
+			want:     Verdict{Keep, NodeNotReady, "E10b", `Pod default/web-0 does not exist, and node "n1" is not ready: the sandbox may still run`, false},
+		},
+		"E10b a pod that is gone from a node that says nothing may still run": {
+			record:   native(),
+			observed: seen(nodes(Node{Name: "n1"})),
+			want:     Verdict{Keep, NodeUnknown, "E10b", `Pod default/web-0 (uid u1) does not exist, and nothing is known about node "n1"`, false},
+		},
+		"E11 a pod that is alive has its address": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web()),
+			want:     Verdict{Keep, InUse, "E11", "Pod default/web-0 (uid u1) is alive", false},
+		},
+		"E11 a pod is alive whatever became of its node": {
+			record:   native(),
+			observed: fenced(seen(nil, web()), "n1", time.Hour),
+			want:     Verdict{Keep, InUse, "E11", "Pod default/web-0 (uid u1) is alive", false},
+		},
+		"E11 a pod on another node than recorded is drift": {
+			record:   native(),
+			observed: seen(nodes(ready("n1"), ready("n2")), web(on("n2"))),
+			want:     Verdict{Keep, InUse, "E11", "Pod default/web-0 (uid u1) is alive", true},
+		},
+		"E11 another pod that names the address has it": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(func(p *Pod) { p.Name, p.UID = "db-0", "u2" })),
+			want:     Verdict{Keep, InUse, "E11", "10.0.0.7 is in use by Pod default/db-0 (uid u2)", true},
+		},
+		"E11 a namesake that names the address has it": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(func(p *Pod) { p.UID = "u2" })),
+			want:     Verdict{Keep, InUse, "E11", "10.0.0.7 is in use by Pod default/web-0 (uid u2)", true},
+		},
+		"E11 a node that names the address has it": {
+			record:   native(),
+			observed: seen(nodes(Node{Name: "n1", UID: "n1-uid", Ready: ConditionTrue, Addresses: addrs("10.0.0.7")})),
+			want:     Verdict{Keep, InUse, "E11", "10.0.0.7 is in use by Node n1 (uid n1-uid)", true},
+		},
+		"E11 a record that tells no owner keeps what somebody names": {
+			record:   Allocation{Places: native().Places},
+			observed: seen(nodes(ready("n1")), web()),
+			want:     Verdict{Keep, InUse, "E11", "10.0.0.7 is in use by Pod default/web-0 (uid u1)", true},
+		},
+		"E11 a node that exists has its address, whatever its state": {
+			record:   tunnel(),
+			observed: seen(nodes(Node{Name: "n1", UID: "n1-uid", Ready: ConditionUnknown, OutOfService: true, Terminating: true})),
+			want:     Verdict{Keep, InUse, "E11", "Node n1 (uid n1-uid) exists", false},
+		},
+		"E11 a pod that is going and names the address keeps it from its recorded owner": {
+			record:   native(),
+			observed: seen(nodes(ready("n1"), ready("n2")), web(deleted, on("n2"), func(p *Pod) { p.Name, p.UID = "db-0", "u2" })),
+			want: Verdict{Keep, Ending, "E7",
+				`Pod default/db-0 (uid u2) is going, and the kubelet of node "n2" has not reported its end`, true},
+		},
+		"E11 an ended pod that names the address of a gone pod adds nothing": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(ended, func(p *Pod) { p.Name, p.UID = "db-0", "u2" })),
+			want:     Verdict{Orphan, OwnerGone, "E10", "Pod default/web-0 (uid u1) does not exist", false},
+		},
+		"E11 a pod on a vanished node that names the address of a gone pod lengthens the wait": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(deleted, on("n2"), func(p *Pod) { p.Name, p.UID = "db-0", "u2" })),
+			want:     Verdict{Quarantine, NodeGone, "E6", `node "n2" is gone, and nobody says that the machine is off`, false},
+		},
+		"E12 a namesake with another UID and other addresses leaves an orphan": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(naming("10.0.0.8"), func(p *Pod) { p.UID = "u2" })),
+			want:     Verdict{Orphan, OwnerReplaced, "E12", "Pod default/web-0 (uid u1) was replaced by uid u2", false},
+		},
+		"E12 a namesake elsewhere does not stop what runs on a node that is not ready": {
+			record:   native(),
+			observed: seen(nodes(notReady("n1"), ready("n2")), web(naming("10.0.0.8"), on("n2"), func(p *Pod) { p.UID = "u2" })),
+			want: Verdict{Keep, NodeNotReady, "E10b",
+				`Pod default/web-0 (uid u1) was replaced by uid u2, and node "n1" is not ready: the sandbox may still run`, false},
+		},
+		"E12 a pod with another sandbox and other addresses leaves an orphan": {
+			record:   calico(),
+			observed: seen(nodes(ready("n1")), web(naming("10.0.0.8"), sandbox("c2"))),
+			want:     Verdict{Orphan, OwnerReplaced, "E12", "Pod default/web-0 was replaced by uid u1", false},
+		},
+		"E12 a pod with other addresses leaves an orphan of a record without UID": {
+			record:   calico(),
+			observed: seen(nodes(ready("n1")), web(naming("10.0.0.8"))),
+			want:     Verdict{Orphan, OwnerReplaced, "E12", "Pod default/web-0 was replaced: the pod of that name has other addresses", false},
+		},
+		"E12 an ended pod with other addresses leaves an orphan of a record without UID": {
+			record:   calico(),
+			observed: seen(nodes(ready("n1")), web(ended, naming("10.0.0.8"))),
+			want: Verdict{Orphan, OwnerReplaced, "E12",
+				"Pod default/web-0 was replaced: the pod of that name has ended and had other addresses", false},
+		},
+		"E12 a pod whose addresses cannot be read may have any": {
+			record:   whereabouts(),
+			observed: seen(nodes(ready("n1")), web(naming(), unreadable)),
+			want: Verdict{Keep, EvidenceUnreadable, "E11",
+				"Pod default/web-0 exists, and what it says about its addresses cannot be read", false},
+		},
+		"E13 a pod that does not run yet has its address": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(pending, naming())),
+			want:     Verdict{Keep, Starting, "E13", "Pod default/web-0 (uid u1) is starting", false},
+		},
+		"E13 a record without UID may be the starting pod's": {
+			record:   since(whereabouts(), "10:00:05"),
+			observed: seen(nodes(ready("n1")), web(pending, naming())),
+			want:     Verdict{Keep, Starting, "E13", "Pod default/web-0 is starting, and the record may be its own", false},
+		},
+		"E13 a record that was seen within a clock's error of the pod may be its own": {
+			record:   since(calico(), "09:59:00"),
+			observed: seen(nodes(ready("n1")), web(pending, naming())),
+			want:     Verdict{Keep, Starting, "E13", "Pod default/web-0 is starting, and the record may be its own", false},
+		},
+		"E13 a record that was seen before the pod was created is its predecessor's": {
+			record:   since(calico(), "09:58:59"),
+			observed: seen(nodes(ready("n1")), web(pending, naming())),
+			want: Verdict{Orphan, OwnerReplaced, "E13",
+				"Pod default/web-0 was replaced: the record was seen 1m1s before the pod of that name was created", false},
+		},
+		"E14 an end without a word about the sandbox is no proof": {
+			record:   native(),
+			observed: seen(nodes(ready("n1")), web(ended, func(p *Pod) { p.Sandbox = "" })),
+			want: Verdict{Keep, Ending, "E7",
+				`Pod default/web-0 (uid u1) is going, and the kubelet of node "n1" has not reported its end`, false},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, Judge(tt.record, NewWorld(tt.observed))); diff != "" {
+				t.Errorf("verdict (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// native is a hand-out as it is recorded with all that identifies its owner.
+func native() Allocation {
+	return Allocation{
+		Handle: "h1",
+		Owner:  Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0", UID: "u1", Node: "n1"},
+		Places: []Place{{Addresses: addrs("10.0.0.7")}},
+	}
+}
+
+// whereabouts is the same hand-out in a record that tells neither UID nor node.
+func whereabouts() Allocation {
+	a := native()
+	a.Owner = Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0", ContainerID: "c1"}
+	return a
+}
+
+// calico is the same hand-out in a record that tells the node but no UID.
+func calico() Allocation {
+	a := whereabouts()
+	a.Owner.Node = "n1"
+	return a
+}
+
+// tunnel is a hand-out to the node itself.
+func tunnel() Allocation {
+	a := native()
+	a.Owner = Owner{Kind: OwnerNode, Name: "n1", UID: "n1-uid", Node: "n1"}
+	return a
+}
+
+func since(a Allocation, clock string) Allocation {
+	a.Seen = at(clock)
+	return a
+}
+
+// web is the pod that the records are about: alive, with the address that they tell.
+func web(changes ...func(*Pod)) Pod {
+	p := Pod{
+		Namespace: "default", Name: "web-0", UID: "u1", Node: "n1", Created: at("10:00:00"),
+		Phase: "Running", Sandbox: ConditionTrue, Addresses: addrs("10.0.0.7"),
+	}
+	for _, change := range changes {
+		change(&p)
+	}
+	return p
+}
+
+func deleted(p *Pod)     { p.Deleted = at("11:00:00") }
+func ended(p *Pod)       { p.Phase, p.ContainersTerminated, p.Sandbox = PhaseSucceeded, true, ConditionFalse }
+func pending(p *Pod)     { p.Phase, p.Sandbox = PhasePending, ConditionFalse }
+func hostNetwork(p *Pod) { p.HostNetwork = true }
+func unreadable(p *Pod)  { p.AddressesUnknown = true }
+
+func on(node string) func(*Pod)         { return func(p *Pod) { p.Node = node } }
+func sandbox(id string) func(*Pod)      { return func(p *Pod) { p.ContainerID = id } }
+func naming(texts ...string) func(*Pod) { return func(p *Pod) { p.Addresses = addrs(texts...) } }
+func nodes(ns ...Node) []Node           { return ns }
+func ready(name string) Node            { return Node{Name: name, Ready: ConditionTrue} }
+func notReady(name string) Node         { return Node{Name: name, Ready: ConditionUnknown} }
+func seen(ns []Node, pods ...Pod) Observation {
+	return Observation{Nodes: ns, NodesKnown: true, Pods: pods, PodsKnown: true}
+}
+
+func fenced(o Observation, node string, gone time.Duration) Observation {
+	o.NodeDeletionMeansFenced, o.NodesGoneFor = true, map[string]time.Duration{node: gone}
+	return o
+}
