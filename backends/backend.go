@@ -1,0 +1,64 @@
+// Package backends is the port between the law and the records of one IPAM. An adapter translates in and out; it
+// never decides whether something leaked.
+package backends
+
+import (
+	"context"
+	"errors"
+
+	"github.com/oakum-dev/oakum/ipam"
+)
+
+var (
+	// ErrStale says that a record no longer holds what the caller saw, and that nothing was changed. Look again.
+	ErrStale = errors.New("the record has changed")
+	// ErrNotFound says that there is no such object.
+	ErrNotFound = errors.New("not found")
+)
+
+// Backend gives one IPAM's records a common shape.
+//
+// Lists come from a cache that may lag, so whoever compares them with owners must read the owners afterwards: then an
+// owner that was born in between is seen.
+type Backend interface {
+	// Name is the backend's name in settings, metrics and reports, such as "native".
+	Name() string
+	// Allocations lists every hand-out that is recorded. Addresses that cool down are no hand-outs.
+	Allocations(ctx context.Context) ([]ipam.Allocation, error)
+	// AllocationsOf lists the hand-outs of one owner: by UID where the owner has one, else by kind and name.
+	AllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error)
+	// LiveAllocationsOf answers as AllocationsOf does, without a cache. It is for the last look before something
+	// irrevocable, and costs accordingly.
+	LiveAllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error)
+	// Release gives back exactly this hand-out, all of its addresses. It is a compare-and-swap: if a record holds
+	// another hand-out there by now, the answer is ErrStale and nothing of the others is touched. Releasing what is
+	// already free is no error.
+	Release(ctx context.Context, a ipam.Allocation) error
+}
+
+// Query selects blocks. Empty fields select everything.
+type Query struct {
+	Pool, Node string
+	// Handle selects blocks in which an allocation has that handle.
+	Handle string
+}
+
+// Blocks is a backend that carves pools into blocks.
+type Blocks interface {
+	// Pools lists the pools, from a cache that may lag.
+	Pools(ctx context.Context) ([]ipam.Pool, error)
+	// Pool returns a pool from the cache, or live if the cache does not have it. The answer is ErrNotFound if there
+	// is none.
+	Pool(ctx context.Context, name string) (ipam.Pool, error)
+	// Blocks lists blocks from a cache that may lag.
+	Blocks(ctx context.Context, q Query) ([]ipam.Block, error)
+	// Block returns a block from a cache that may lag. The answer is ErrNotFound if the cache has none.
+	Block(ctx context.Context, name string) (ipam.Block, error)
+	// LiveBlocks lists blocks without a cache. Query.Handle must be empty.
+	LiveBlocks(ctx context.Context, q Query) ([]ipam.Block, error)
+	// LiveBlock reads one block without a cache. The answer is ErrNotFound if there is none.
+	LiveBlock(ctx context.Context, name string) (ipam.Block, error)
+	// Reclaim deletes a block that is empty. It is a compare-and-swap on UID and Revision: ErrStale if the block is
+	// not the one that the caller saw. Reclaiming what is gone is no error.
+	Reclaim(ctx context.Context, b ipam.Block) error
+}

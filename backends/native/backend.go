@@ -1,0 +1,353 @@
+// Package native adapts Oakum's own records, AddressPool and AddressBlock, to the port.
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/ipam"
+)
+
+// Name is the backend's name in settings, metrics and reports.
+const Name = "native"
+
+// The fields by which blocks are found: the first two in the API server too, the others in the cache alone.
+const (
+	byNode   = "spec.node"
+	byPool   = "spec.pool"
+	byHandle = "spec.allocations.handle"
+	byOwner  = "spec.allocations.owner"
+)
+
+// Backend implements backends.Backend and backends.Blocks.
+type Backend struct {
+	cached client.Reader
+	live   client.Reader
+	writer client.Writer
+}
+
+// New returns the backend. The cached reader's cache must have been prepared with Index; the live one must have none.
+func New(cached, live client.Reader, writer client.Writer) *Backend {
+	return &Backend{cached: cached, live: live, writer: writer}
+}
+
+// Index prepares a cache for the backend's questions. It must be called before the cache is first read.
+func Index(ctx context.Context, indexer client.FieldIndexer) error {
+	for field, keys := range map[string]func(*v1alpha1.AddressBlock) []string{
+		byNode:   func(b *v1alpha1.AddressBlock) []string { return []string{b.Spec.Node} },
+		byPool:   func(b *v1alpha1.AddressBlock) []string { return []string{b.Spec.Pool} },
+		byHandle: func(b *v1alpha1.AddressBlock) []string { return each(b, func(e ipam.Entry) string { return e.Handle }) },
+		byOwner: func(b *v1alpha1.AddressBlock) []string {
+			return each(b, func(e ipam.Entry) string { return ownerKey(e.Owner) })
+		},
+	} {
+		err := indexer.IndexField(ctx, &v1alpha1.AddressBlock{}, field, func(o client.Object) []string {
+			if b, ok := o.(*v1alpha1.AddressBlock); ok {
+				return keys(b)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("indexing AddressBlocks by %s: %w", field, err)
+		}
+	}
+	return nil
+}
+
+func each(b *v1alpha1.AddressBlock, key func(ipam.Entry) string) []string {
+	var keys []string
+	for _, e := range b.Law().Entries {
+		keys = append(keys, key(e))
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// ownerKey is the owner's identity; where a record has none, all that tells owners apart.
+func ownerKey(o ipam.Owner) string {
+	if o.UID != "" {
+		return o.UID
+	}
+	return fmt.Sprintf("%s/%s/%s", o.Kind, o.Namespace, o.Name)
+}
+
+// Name implements backends.Backend.
+func (b *Backend) Name() string { return Name }
+
+// Allocations implements backends.Backend.
+func (b *Backend) Allocations(ctx context.Context) ([]ipam.Allocation, error) {
+	blocks, err := b.Blocks(ctx, backends.Query{})
+	if err != nil {
+		return nil, err
+	}
+	return b.allocations(ctx, blocks, func(ipam.Owner) bool { return true })
+}
+
+// AllocationsOf implements backends.Backend.
+func (b *Backend) AllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error) {
+	blocks, err := b.list(ctx, b.cached, client.MatchingFields{byOwner: ownerKey(owner)})
+	if err != nil {
+		return nil, err
+	}
+	return b.allocations(ctx, blocks, func(o ipam.Owner) bool { return ownerKey(o) == ownerKey(owner) })
+}
+
+// LiveAllocationsOf implements backends.Backend. It reads the blocks of the owner's node, or all if it has none.
+func (b *Backend) LiveAllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error) {
+	blocks, err := b.LiveBlocks(ctx, backends.Query{Node: owner.Node})
+	if err != nil {
+		return nil, err
+	}
+	return b.allocations(ctx, blocks, func(o ipam.Owner) bool { return ownerKey(o) == ownerKey(owner) })
+}
+
+// allocations gathers the entries of one hand-out, which may lie in several blocks, under its handle.
+func (b *Backend) allocations(ctx context.Context, blocks []ipam.Block, of func(ipam.Owner) bool) ([]ipam.Allocation, error) {
+	networks := map[string]string{}
+	var found []ipam.Allocation
+	at := map[ipam.ID]int{}
+	for _, block := range blocks {
+		for _, e := range block.Entries {
+			if !of(e.Owner) {
+				continue
+			}
+			network, known := networks[block.Pool]
+			if !known {
+				pool, err := b.Pool(ctx, block.Pool)
+				if err != nil && !errors.Is(err, backends.ErrNotFound) {
+					return nil, err
+				}
+				network = pool.Network
+				networks[block.Pool] = network
+			}
+			a := ipam.Allocation{Backend: Name, Network: network, Handle: e.Handle, Owner: e.Owner}
+			i, known := at[a.ID()]
+			if !known {
+				i = len(found)
+				at[a.ID()] = i
+				found = append(found, a)
+			}
+			found[i].Places = append(found[i].Places, ipam.Place{
+				Pool: block.Pool, Block: block.Name, Offset: e.Offset,
+				Addresses: block.Subnet.At(uint64(e.Offset)), Revision: block.Revision,
+			})
+		}
+	}
+	return found, nil
+}
+
+// Release implements backends.Backend. Every block is looked at before the first one is written.
+func (b *Backend) Release(ctx context.Context, a ipam.Allocation) error {
+	names := make([]string, 0, 1)
+	for _, p := range a.Places {
+		if !slices.Contains(names, p.Block) {
+			names = append(names, p.Block)
+		}
+	}
+	blocks := make([]v1alpha1.AddressBlock, 0, len(names))
+	for _, name := range names {
+		var block v1alpha1.AddressBlock
+		switch err := b.read(ctx, name, &block); {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return fmt.Errorf("reading AddressBlock %q: %w", name, err)
+		}
+		if err := held(a, block); err != nil {
+			return err
+		}
+		blocks = append(blocks, block)
+	}
+	for _, block := range blocks {
+		if err := b.releaseIn(ctx, a, block); err != nil {
+			return fmt.Errorf("releasing %s of %s in AddressBlock %q: %w", a.Handle, a.Owner, block.Name, err)
+		}
+	}
+	return nil
+}
+
+// held returns ErrStale if the block holds another hand-out at one of the allocation's places.
+func held(a ipam.Allocation, block v1alpha1.AddressBlock) error {
+	for _, e := range block.Law().Entries {
+		if slices.ContainsFunc(a.Places, func(p ipam.Place) bool { return p.Block == block.Name && p.Offset == e.Offset }) &&
+			(e.Handle != a.Handle || ownerKey(e.Owner) != ownerKey(a.Owner)) {
+			return fmt.Errorf("offset %d of AddressBlock %q is held by %s now: %w", e.Offset, block.Name, e.Owner, backends.ErrStale)
+		}
+	}
+	return nil
+}
+
+// releaseIn removes the allocation's entries from one block. When another write was faster, it looks again: neighbours
+// come and go all the time.
+func (b *Backend) releaseIn(ctx context.Context, a ipam.Allocation, block v1alpha1.AddressBlock) error {
+	for {
+		patch, err := removal(a, block)
+		if err != nil || patch == nil {
+			return err
+		}
+		target := v1alpha1.AddressBlock{}
+		target.Name = block.Name
+		switch err := b.writer.Patch(ctx, &target, client.RawPatch(types.JSONPatchType, patch)); {
+		case err == nil, apierrors.IsNotFound(err):
+			return nil
+		case !apierrors.IsConflict(err):
+			return err
+		}
+		block = v1alpha1.AddressBlock{}
+		switch err := b.live.Get(ctx, types.NamespacedName{Name: target.Name}, &block); {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// removal returns the JSON patch that takes the allocation out of the block as it was read; nil if it is not there.
+// Replacing the resourceVersion with the one that was read makes a stale patch a conflict.
+func removal(a ipam.Allocation, block v1alpha1.AddressBlock) ([]byte, error) {
+	if err := held(a, block); err != nil {
+		return nil, err
+	}
+	patch := []operation{{"replace", "/metadata/resourceVersion", block.ResourceVersion}}
+	entries := block.Law().Entries
+	for i, e := range slices.Backward(entries) {
+		if slices.ContainsFunc(a.Places, func(p ipam.Place) bool { return p.Block == block.Name && p.Offset == e.Offset }) {
+			patch = append(patch, operation{"remove", fmt.Sprintf("/spec/allocations/%d", i), nil})
+		}
+	}
+	if len(patch) == 1 {
+		return nil, nil
+	}
+	return json.Marshal(patch)
+}
+
+// Pools implements backends.Blocks.
+func (b *Backend) Pools(ctx context.Context) ([]ipam.Pool, error) {
+	var list v1alpha1.AddressPoolList
+	if err := b.cached.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("listing AddressPools: %w", err)
+	}
+	pools := make([]ipam.Pool, len(list.Items))
+	for i := range list.Items {
+		pools[i], _ = list.Items[i].Law()
+	}
+	return pools, nil
+}
+
+// Pool implements backends.Blocks.
+func (b *Backend) Pool(ctx context.Context, name string) (ipam.Pool, error) {
+	var pool v1alpha1.AddressPool
+	switch err := b.read(ctx, name, &pool); {
+	case apierrors.IsNotFound(err):
+		return ipam.Pool{}, fmt.Errorf("AddressPool %q: %w", name, backends.ErrNotFound)
+	case err != nil:
+		return ipam.Pool{}, fmt.Errorf("reading AddressPool %q: %w", name, err)
+	}
+	law, _ := pool.Law()
+	return law, nil
+}
+
+// read gets an object from the cache, or live if the cache does not have it.
+func (b *Backend) read(ctx context.Context, name string, object client.Object) error {
+	err := b.cached.Get(ctx, types.NamespacedName{Name: name}, object)
+	if apierrors.IsNotFound(err) {
+		err = b.live.Get(ctx, types.NamespacedName{Name: name}, object)
+	}
+	return err
+}
+
+// Blocks implements backends.Blocks.
+func (b *Backend) Blocks(ctx context.Context, q backends.Query) ([]ipam.Block, error) {
+	fields := client.MatchingFields{}
+	for field, value := range map[string]string{byPool: q.Pool, byNode: q.Node, byHandle: q.Handle} {
+		if value != "" {
+			fields[field] = value
+		}
+	}
+	return b.list(ctx, b.cached, fields)
+}
+
+// LiveBlocks implements backends.Blocks.
+func (b *Backend) LiveBlocks(ctx context.Context, q backends.Query) ([]ipam.Block, error) {
+	selector := fields.Set{}
+	if q.Pool != "" {
+		selector[byPool] = q.Pool
+	}
+	if q.Node != "" {
+		selector[byNode] = q.Node
+	}
+	return b.list(ctx, b.live, client.MatchingFieldsSelector{Selector: selector.AsSelector()})
+}
+
+func (b *Backend) list(ctx context.Context, reader client.Reader, options ...client.ListOption) ([]ipam.Block, error) {
+	var list v1alpha1.AddressBlockList
+	if err := reader.List(ctx, &list, options...); err != nil {
+		return nil, fmt.Errorf("listing AddressBlocks: %w", err)
+	}
+	blocks := make([]ipam.Block, len(list.Items))
+	for i := range list.Items {
+		blocks[i] = list.Items[i].Law()
+	}
+	return blocks, nil
+}
+
+// Block implements backends.Blocks.
+func (b *Backend) Block(ctx context.Context, name string) (ipam.Block, error) {
+	return get(ctx, b.cached, name)
+}
+
+// LiveBlock implements backends.Blocks.
+func (b *Backend) LiveBlock(ctx context.Context, name string) (ipam.Block, error) {
+	return get(ctx, b.live, name)
+}
+
+func get(ctx context.Context, reader client.Reader, name string) (ipam.Block, error) {
+	var block v1alpha1.AddressBlock
+	switch err := reader.Get(ctx, types.NamespacedName{Name: name}, &block); {
+	case apierrors.IsNotFound(err):
+		return ipam.Block{}, fmt.Errorf("AddressBlock %q: %w", name, backends.ErrNotFound)
+	case err != nil:
+		return ipam.Block{}, fmt.Errorf("reading AddressBlock %q: %w", name, err)
+	}
+	return block.Law(), nil
+}
+
+// Reclaim implements backends.Blocks.
+func (b *Backend) Reclaim(ctx context.Context, block ipam.Block) error {
+	target := v1alpha1.AddressBlock{}
+	target.Name = block.Name
+	err := b.writer.Delete(ctx, &target, client.Preconditions{
+		UID: new(types.UID(block.UID)), ResourceVersion: new(block.Revision),
+	})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsConflict(err):
+		return fmt.Errorf("deleting AddressBlock %q: %w", block.Name, backends.ErrStale)
+	case err != nil:
+		return fmt.Errorf("deleting AddressBlock %q: %w", block.Name, err)
+	}
+	return nil
+}
+
+var (
+	_ backends.Backend = (*Backend)(nil)
+	_ backends.Blocks  = (*Backend)(nil)
+)

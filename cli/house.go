@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
+	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/backends/native"
+	"github.com/oakum-dev/oakum/cluster"
+	"github.com/oakum-dev/oakum/webhooks"
+)
+
+// The rights that the manager needs, from which config/rbac is generated.
+//
+// +kubebuilder:rbac:groups="",resources=pods;nodes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups="",resources=services,verbs=get
+// +kubebuilder:rbac:groups=kubevirt.io,resources=virtualmachines,verbs=get
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list
+// +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresspools,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addressblocks,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresspools/status;addressblocks/status,verbs=patch
+// +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresses,verbs=release;release-unattended
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=oakum-system,resources=leases,verbs=get;list;watch;create;update;delete
+
+// house brings everything together once the cluster serves our own kinds.
+type house struct {
+	mgr      ctrl.Manager
+	settings *config.Configuration
+	clock    cluster.Clock
+	log      logr.Logger
+	// notReady says what is missing; nil means that nothing is known yet, an empty string that nothing is missing.
+	notReady atomic.Pointer[string]
+}
+
+// open adds the health checks and the wiring to the manager.
+func (h *house) open() error {
+	checks := []error{
+		h.mgr.AddHealthzCheck("ping", func(*http.Request) error { return nil }),
+		h.mgr.AddReadyzCheck("wiring", h.wired),
+		h.mgr.AddReadyzCheck("webhook", h.serves),
+		h.mgr.Add(everywhere(h.furnish)),
+	}
+	for _, err := range checks {
+		if err != nil {
+			return fmt.Errorf("preparing the manager: %w", err)
+		}
+	}
+	return nil
+}
+
+// everywhere is a Runnable that does not wait to become the leader.
+type everywhere func(context.Context) error
+
+// Start implements manager.Runnable.
+func (f everywhere) Start(ctx context.Context) error { return f(ctx) }
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable.
+func (everywhere) NeedLeaderElection() bool { return false }
+
+// wired is the readiness check of caches and wiring.
+func (h *house) wired(*http.Request) error {
+	switch why := h.notReady.Load(); {
+	case why == nil:
+		return fmt.Errorf("starting")
+	case *why != "":
+		return fmt.Errorf("%s", *why)
+	}
+	return nil
+}
+
+// serves is the readiness check of the webhook server: it answers, with a certificate that is valid now.
+func (h *house) serves(r *http.Request) error {
+	host := h.settings.Webhook.Host
+	if host == "" {
+		host = "localhost"
+	}
+	dialer := tls.Dialer{
+		NetDialer: &net.Dialer{Timeout: 5 * time.Second},
+		Config:    &tls.Config{InsecureSkipVerify: true},
+	}
+	conn, err := dialer.DialContext(r.Context(), "tcp", net.JoinHostPort(host, strconv.Itoa(h.settings.Webhook.Port)))
+	if err != nil {
+		return fmt.Errorf("reaching the webhook server: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // Nothing was written.
+	now := h.clock().Wall
+	for _, cert := range conn.(*tls.Conn).ConnectionState().PeerCertificates[:1] {
+		if now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
+			return fmt.Errorf("the webhook server's certificate is valid from %s to %s: renew it in %s",
+				cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), h.settings.Webhook.CertDir)
+		}
+	}
+	return nil
+}
+
+// furnish waits for our own kinds, then wires up everything and waits for the caches.
+func (h *house) furnish(ctx context.Context) error {
+	if err := h.awaitKinds(ctx); err != nil {
+		return nil //nolint:nilerr // The only error is that the context ended.
+	}
+	h.say("the caches are not synced yet")
+	if err := h.wire(ctx); err != nil {
+		return fmt.Errorf("wiring up: %w", err)
+	}
+	if h.mgr.GetCache().WaitForCacheSync(ctx) {
+		h.say("")
+		h.log.Info("ready")
+	}
+	return nil
+}
+
+func (h *house) say(why string) { h.notReady.Store(&why) }
+
+// awaitKinds returns when the API server serves every kind of ours.
+func (h *house) awaitKinds(ctx context.Context) error {
+	last := ""
+	return wait.PollUntilContextCancel(ctx, 2*time.Second, true, func(context.Context) (bool, error) {
+		var missing []string
+		for resource, kind := range map[string]string{"addresspools": "AddressPool", "addressblocks": "AddressBlock"} {
+			_, err := h.mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.Group, Kind: kind}, v1alpha1.Version)
+			switch {
+			case meta.IsNoMatchError(err):
+				missing = append(missing, resource+"."+v1alpha1.Group)
+			case err != nil:
+				missing = append(missing, fmt.Sprintf("%s.%s (%v)", resource, v1alpha1.Group, err))
+			}
+		}
+		why := ""
+		if len(missing) > 0 {
+			why = "missing CustomResourceDefinitions: " + strings.Join(missing, ", ") + ": apply config/crd"
+		}
+		if why != last {
+			h.log.Info("waiting", "reason", why)
+			last = why
+		}
+		h.say(why)
+		return why == "", nil
+	})
+}
+
+// wire makes the parts and connects them.
+func (h *house) wire(ctx context.Context) error {
+	if err := native.Index(ctx, h.mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	client, live := h.mgr.GetClient(), h.mgr.GetAPIReader()
+	witness, err := cluster.NewWitness(ctx, h.mgr.GetCache(), live, h.clock, h.settings.Finalizers.NodeDeletionMeansFenced)
+	if err != nil {
+		return err
+	}
+	records := native.New(client, live, client)
+	total, err := webhooks.NewAdmissionTotal(metrics.Registry)
+	if err != nil {
+		return fmt.Errorf("registering the admission metric: %w", err)
+	}
+	effects := webhooks.NewEffects(records.Name(), h.settings.Backends.Native, total, h.mgr.GetEventRecorder("oakum"))
+	webhooks.Register(h.mgr.GetWebhookServer(), h.mgr.GetScheme(),
+		webhooks.AddressPool{Records: records, Witness: witness, Live: live, Effects: effects},
+		webhooks.AddressBlock{
+			Records: records, Witness: witness, Effects: effects, Clock: h.clock,
+			Owners: webhooks.Owners{Witness: witness, Client: client, ExcludedNamespaces: h.settings.Finalizers.Pods.ExcludedNamespaces},
+			Claims: webhooks.Claims{Client: client, Live: live, Namespace: h.settings.Namespace, Clock: h.clock},
+		})
+	return nil
+}

@@ -1,0 +1,253 @@
+// Package cluster is the witness: it tells what Pods and Nodes say about themselves, from a cache that keeps only
+// that, or live on request. It never writes.
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/oakum-dev/oakum/ipam"
+)
+
+// byAddress is the index of the pods that name an address as their own.
+const byAddress = "address"
+
+// Witness answers questions about Pods and Nodes.
+type Witness struct {
+	pods, nodes toolscache.SharedIndexInformer
+	live        client.Reader
+	clock       Clock
+	// nodeDeletionMeansFenced is the setting of that name.
+	nodeDeletionMeansFenced bool
+
+	mu sync.Mutex
+	// missing tells since when a Node that somebody asked for has been known not to exist.
+	missing map[string]time.Duration
+}
+
+// Slim returns the cache settings that reduce Pods and Nodes to what a Witness keeps. A cache with these settings
+// cannot be read as corev1.Pod or corev1.Node: read those live.
+func Slim() map[client.Object]cache.ByObject {
+	return map[client.Object]cache.ByObject{
+		&corev1.Pod{}: {Transform: func(o any) (any, error) {
+			if p, ok := o.(*corev1.Pod); ok {
+				return Observe(p), nil
+			}
+			return o, nil
+		}},
+		&corev1.Node{}: {Transform: func(o any) (any, error) {
+			if n, ok := o.(*corev1.Node); ok {
+				return ObserveNode(n), nil
+			}
+			return o, nil
+		}},
+	}
+}
+
+// NewWitness starts watching Pods and Nodes in a cache that was made with Slim. The live reader must bypass it.
+func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Clock, nodeDeletionMeansFenced bool) (*Witness, error) {
+	w := &Witness{live: live, clock: clock, nodeDeletionMeansFenced: nodeDeletionMeansFenced, missing: map[string]time.Duration{}}
+	for object, informer := range map[client.Object]*toolscache.SharedIndexInformer{&corev1.Pod{}: &w.pods, &corev1.Node{}: &w.nodes} {
+		i, err := c.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return nil, fmt.Errorf("watching %T: %w", object, err)
+		}
+		shared, ok := i.(toolscache.SharedIndexInformer)
+		if !ok {
+			return nil, fmt.Errorf("watching %T: the cache's informer has no index", object)
+		}
+		*informer = shared
+	}
+	err := w.pods.AddIndexers(toolscache.Indexers{byAddress: func(o any) ([]string, error) {
+		p, ok := o.(*Pod)
+		if !ok {
+			return nil, nil
+		}
+		keys := make([]string, len(p.addresses))
+		for i, a := range p.addresses {
+			keys[i] = a.String()
+		}
+		return keys, nil
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("indexing pods by address: %w", err)
+	}
+	_, err = w.nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { w.nodeSeen(o, true) },
+		DeleteFunc: func(o any) {
+			if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = t.Obj
+			}
+			w.nodeSeen(o, false)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watching nodes come and go: %w", err)
+	}
+	return w, nil
+}
+
+// Informers returns the informers of Pods and Nodes, to be told of changes. Their objects are *Pod and *Node.
+func (w *Witness) Informers() (pods, nodes toolscache.SharedIndexInformer) { return w.pods, w.nodes }
+
+// Pod returns a pod from the cache, or live if the cache does not have it; nil if there is none.
+func (w *Witness) Pod(ctx context.Context, name types.NamespacedName) (*Pod, error) {
+	if o, ok, err := w.pods.GetIndexer().GetByKey(name.String()); err == nil && ok {
+		return o.(*Pod), nil
+	}
+	return w.LivePod(ctx, name)
+}
+
+// LivePod reads a pod without the cache; nil if there is none.
+func (w *Witness) LivePod(ctx context.Context, name types.NamespacedName) (*Pod, error) {
+	var p corev1.Pod
+	switch err := w.live.Get(ctx, name, &p); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading pod %s: %w", name, err)
+	}
+	return Observe(&p), nil
+}
+
+// Node returns a node from the cache, or live if the cache does not have it; nil if there is none.
+func (w *Witness) Node(ctx context.Context, name string) (*Node, error) {
+	if o, ok, err := w.nodes.GetIndexer().GetByKey(name); err == nil && ok {
+		return o.(*Node), nil
+	}
+	return w.LiveNode(ctx, name)
+}
+
+// LiveNode reads a node without the cache; nil if there is none.
+func (w *Witness) LiveNode(ctx context.Context, name string) (*Node, error) {
+	var n corev1.Node
+	switch err := w.live.Get(ctx, types.NamespacedName{Name: name}, &n); {
+	case apierrors.IsNotFound(err):
+		w.note(name, false)
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("reading node %s: %w", name, err)
+	}
+	w.note(name, true)
+	return ObserveNode(&n), nil
+}
+
+// PodCIDRs returns what Kubernetes itself gave to nodes for their pods.
+func (w *Witness) PodCIDRs() []ipam.Holding {
+	var holdings []ipam.Holding
+	for _, o := range w.nodes.GetIndexer().List() {
+		n, ok := o.(*Node)
+		if !ok {
+			continue
+		}
+		for _, p := range n.podCIDRs {
+			holdings = append(holdings, ipam.Holding{Holder: fmt.Sprintf("Node %q", n.Name), Prefix: p})
+		}
+	}
+	return holdings
+}
+
+// Around returns the world as far as it concerns one pod that exists: the pod as given, its node, and whatever other
+// pods name one of the addresses.
+func (w *Witness) Around(ctx context.Context, p *Pod, addrs []netip.Addr) (ipam.World, error) {
+	o := ipam.Observation{Pods: []ipam.Pod{p.Evidence()}, PodsKnown: true}
+	for _, a := range addrs {
+		named, err := w.pods.GetIndexer().ByIndex(byAddress, a.String())
+		if err != nil {
+			return ipam.World{}, fmt.Errorf("looking for pods with %s: %w", a, err)
+		}
+		for _, other := range named {
+			if other, ok := other.(*Pod); ok && (other.Namespace != p.Namespace || other.Name != p.Name) {
+				o.Pods = append(o.Pods, other.Evidence())
+			}
+		}
+	}
+	return w.withNodes(ctx, o)
+}
+
+// withNodes adds the nodes of the observed pods and makes a world of it.
+func (w *Witness) withNodes(ctx context.Context, o ipam.Observation) (ipam.World, error) {
+	seen := map[string]bool{"": true}
+	for _, p := range o.Pods {
+		if seen[p.Node] {
+			continue
+		}
+		seen[p.Node] = true
+		n, err := w.Node(ctx, p.Node)
+		if err != nil {
+			return ipam.World{}, err
+		}
+		if n != nil {
+			o.Nodes = append(o.Nodes, n.Evidence())
+		}
+	}
+	o.NodesKnown = true
+	o.NodeDeletionMeansFenced = w.nodeDeletionMeansFenced
+	o.NodesGoneFor = w.goneFor()
+	return ipam.NewWorld(o), nil
+}
+
+func (w *Witness) nodeSeen(o any, exists bool) {
+	if n, ok := o.(*Node); ok {
+		w.note(n.Name, exists)
+	}
+}
+
+// note remembers since when a node has been missing.
+func (w *Witness) note(name string, exists bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if exists {
+		delete(w.missing, name)
+		return
+	}
+	if _, known := w.missing[name]; !known {
+		w.missing[name] = w.clock().Steady
+	}
+}
+
+func (w *Witness) goneFor() map[string]time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	gone := maps.Clone(w.missing)
+	now := w.clock().Steady
+	for name, since := range gone {
+		gone[name] = now - since
+	}
+	return gone
+}
+
+// Other looks, live, for an owner that is neither Pod nor Node. It returns the UID of the object that bears the name;
+// empty if there is none, or if nothing in this cluster serves such objects.
+func (w *Witness) Other(ctx context.Context, o ipam.Owner) (uid string, err error) {
+	var object metav1.PartialObjectMetadata
+	switch o.Kind {
+	case ipam.OwnerService:
+		object.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Service"))
+	case ipam.OwnerVirtualMachine:
+		object.SetGroupVersionKind(schema.GroupVersionKind{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"})
+	default:
+		return "", fmt.Errorf("looking for %s: nobody here can tell about owners of that kind", o)
+	}
+	switch err := w.live.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, &object); {
+	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("looking for %s: %w", o, err)
+	}
+	return string(object.UID), nil
+}

@@ -1,0 +1,211 @@
+// Package controlplane starts a real etcd and kube-apiserver with everything of config/ in it, and Oakum's manager as
+// a process beside it, with the rights of its ServiceAccount and no more.
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+)
+
+// ServiceAccount is the user that Oakum's manager is.
+const ServiceAccount = "system:serviceaccount:oakum-system:oakum"
+
+// ControlPlane is an API server that runs.
+type ControlPlane struct {
+	// Admin may do everything.
+	Admin *rest.Config
+	// Client is an admin's client that knows our types and has no cache.
+	Client client.Client
+	// Kubeconfig is the path of the admin's.
+	Kubeconfig string
+
+	root, dir string
+	env       *envtest.Environment
+	oakum     string
+	webhook   int
+}
+
+// Start starts the API server in a folder that it may fill. Stop must be called, also if the answer is an error.
+func Start(dir string) (*ControlPlane, error) {
+	root, err := Root()
+	if err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	c := &ControlPlane{root: root, dir: dir, webhook: port, Kubeconfig: filepath.Join(dir, "kubeconfig"), oakum: filepath.Join(dir, "oakum.kubeconfig")}
+	c.env = &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join(root, "config", "crd")},
+		ErrorIfCRDPathMissing: true,
+		WebhookInstallOptions: envtest.WebhookInstallOptions{
+			Paths:                        []string{filepath.Join(root, "config", "webhook")},
+			LocalServingHost:             "127.0.0.1",
+			LocalServingHostExternalName: "127.0.0.1",
+			LocalServingPort:             port,
+			LocalServingCertDir:          filepath.Join(dir, "webhook-certs"),
+		},
+	}
+	if err := os.MkdirAll(c.env.WebhookInstallOptions.LocalServingCertDir, 0o700); err != nil {
+		return c, fmt.Errorf("making the certificates' folder: %w", err)
+	}
+	if c.Admin, err = c.env.Start(); err != nil {
+		return c, fmt.Errorf("starting etcd and kube-apiserver: %w", err)
+	}
+	// Tests and demonstrations ask in bursts; the API server looks after itself.
+	c.Admin.QPS, c.Admin.Burst = -1, -1
+	scheme, err := Scheme()
+	if err != nil {
+		return c, err
+	}
+	if c.Client, err = client.New(c.Admin, client.Options{Scheme: scheme}); err != nil {
+		return c, fmt.Errorf("making a client: %w", err)
+	}
+	for _, folder := range []string{"manager/namespace.yaml", "rbac", "policy"} {
+		if err := c.Apply(context.Background(), filepath.Join(root, "config", folder)); err != nil {
+			return c, err
+		}
+	}
+	for file, user := range map[string]envtest.User{
+		c.Kubeconfig: {Name: "admin", Groups: []string{"system:masters"}},
+		c.oakum:      {Name: ServiceAccount, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:oakum-system", "system:authenticated"}},
+	} {
+		if err := c.writeKubeconfig(file, user); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// Scheme returns a scheme with Kubernetes' types and ours.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	return scheme, errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
+}
+
+// Stop ends the API server.
+func (c *ControlPlane) Stop() error {
+	if c == nil || c.env == nil {
+		return nil
+	}
+	if err := c.env.Stop(); err != nil {
+		return fmt.Errorf("stopping etcd and kube-apiserver: %w", err)
+	}
+	return nil
+}
+
+// As returns a client for another user, in the groups of any user with a token, and in these.
+func (c *ControlPlane) As(user string, extra map[string][]string, groups ...string) (client.Client, error) {
+	config := rest.CopyConfig(c.Admin)
+	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated"), Extra: extra}
+	return client.New(config, client.Options{Scheme: c.Client.Scheme()})
+}
+
+// Oakum returns the configuration of a client with the rights of Oakum's manager.
+func (c *ControlPlane) Oakum() *rest.Config {
+	config := rest.CopyConfig(c.Admin)
+	config.Impersonate = rest.ImpersonationConfig{UserName: ServiceAccount, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:oakum-system", "system:authenticated"}}
+	return config
+}
+
+// Apply applies a file of manifests, or every file in a folder but kustomizations.
+func (c *ControlPlane) Apply(ctx context.Context, path string) error {
+	files := []string{path}
+	if info, err := os.Stat(path); err != nil {
+		return fmt.Errorf("applying manifests: %w", err)
+	} else if info.IsDir() {
+		if files, err = filepath.Glob(filepath.Join(path, "*.yaml")); err != nil {
+			return fmt.Errorf("applying manifests: %w", err)
+		}
+	}
+	for _, file := range files {
+		if filepath.Base(file) == "kustomization.yaml" {
+			continue
+		}
+		if err := c.applyFile(ctx, file); err != nil {
+			return fmt.Errorf("applying %s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+func (c *ControlPlane) applyFile(ctx context.Context, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // It was only read.
+	decoder := yaml.NewYAMLOrJSONDecoder(f, 4096)
+	for {
+		var object unstructured.Unstructured
+		switch err := decoder.Decode(&object); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case len(object.Object) == 0:
+			continue
+		}
+		if err := c.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(&object), client.FieldOwner("oakum-test"), client.ForceOwnership); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *ControlPlane) writeKubeconfig(file string, user envtest.User) error {
+	added, err := c.env.AddUser(user, nil)
+	if err != nil {
+		return fmt.Errorf("adding user %s: %w", user.Name, err)
+	}
+	data, err := added.KubeConfig()
+	if err != nil {
+		return fmt.Errorf("making the kubeconfig of %s: %w", user.Name, err)
+	}
+	return os.WriteFile(file, data, 0o600)
+}
+
+// Root returns the repository's root folder, above the working directory.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "PROJECT")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("finding the repository: no folder above has a file PROJECT")
+		}
+		dir = parent
+	}
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("finding a free port: %w", err)
+	}
+	return l.Addr().(*net.TCPAddr).Port, l.Close()
+}
+
+// Deadline is how long anything on a machine with two busy cores may take before it counts as stuck.
+const Deadline = time.Minute

@@ -1,0 +1,184 @@
+package controlplane
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Build compiles the oakum binary into the control plane's folder.
+func (c *ControlPlane) Build(ctx context.Context) (binary string, err error) {
+	binary = filepath.Join(c.dir, "oakum")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, ".")
+	cmd.Dir = c.root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building oakum: %w: %s", err, out)
+	}
+	return binary, nil
+}
+
+// Manager is a process of Oakum's manager.
+type Manager struct {
+	// Webhook and Health are ports on 127.0.0.1, Metrics too.
+	Webhook, Health, Metrics int
+	// Log is the path of what it printed.
+	Log string
+
+	cmd  *exec.Cmd
+	done chan error
+}
+
+// StartManager starts a manager, to which the API server's webhook calls go, and waits until it is ready. The settings
+// are lines for the configuration file, beside those that say where to listen.
+func (c *ControlPlane) StartManager(ctx context.Context, binary, settings string) (*Manager, error) {
+	return c.start(ctx, binary, settings, c.webhook)
+}
+
+func (c *ControlPlane) start(ctx context.Context, binary, settings string, webhook int) (*Manager, error) {
+	m := &Manager{Webhook: webhook, done: make(chan error, 1)}
+	for _, port := range []*int{&m.Health, &m.Metrics} {
+		var err error
+		if *port, err = freePort(); err != nil {
+			return nil, err
+		}
+	}
+	file := filepath.Join(c.dir, fmt.Sprintf("config-%d.yaml", webhook))
+	text := fmt.Sprintf(`apiVersion: config.oakum.dev/v1alpha1
+kind: Configuration
+namespace: oakum-system
+webhook: {host: 127.0.0.1, port: %d, certDir: %s}
+health: {bindAddress: "127.0.0.1:%d"}
+metrics: {bindAddress: "127.0.0.1:%d"}
+%s`, webhook, c.env.WebhookInstallOptions.LocalServingCertDir, m.Health, m.Metrics, settings)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, fmt.Errorf("writing the configuration: %w", err)
+	}
+	m.Log = filepath.Join(c.dir, fmt.Sprintf("oakum-%d.log", webhook))
+	log, err := os.OpenFile(m.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening the log: %w", err)
+	}
+	defer log.Close() //nolint:errcheck // The process has its own descriptor.
+	m.cmd = exec.Command(binary, "manager", "--config", file)
+	m.cmd.Env = append(os.Environ(), "KUBECONFIG="+c.oakum)
+	m.cmd.Stdout, m.cmd.Stderr = log, log
+	// The manager must not outlive whoever started it.
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := m.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting the manager: %w", err)
+	}
+	go func() { m.done <- m.cmd.Wait() }()
+	if err := m.awaitReady(ctx); err != nil {
+		m.Kill()
+		text, _ := os.ReadFile(m.Log)
+		return nil, fmt.Errorf("waiting for the manager: %w\n%s", err, bytes.TrimSpace(text))
+	}
+	return m, nil
+}
+
+func (m *Manager) awaitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/readyz", m.Health), nil)
+		if err != nil {
+			return err
+		}
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			if err := resp.Body.Close(); err == nil && resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		select {
+		case err := <-m.done:
+			m.done <- err
+			return fmt.Errorf("it ended: %w", err)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// Stop asks the manager to end, and waits.
+func (m *Manager) Stop() error {
+	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("stopping the manager: %w", err)
+	}
+	err := <-m.done
+	m.done <- err
+	return err
+}
+
+// Kill ends the manager without a warning, and waits.
+func (m *Manager) Kill() {
+	if err := m.cmd.Process.Kill(); err == nil {
+		err := <-m.done
+		m.done <- err
+	}
+}
+
+// Replicas are several managers behind one address, as behind a Service.
+type Replicas struct {
+	Managers []*Manager
+	balancer *http.Server
+}
+
+// StartReplicas starts n managers and spreads the API server's webhook calls over them, request by request.
+func (c *ControlPlane) StartReplicas(ctx context.Context, binary, settings string, n int) (*Replicas, error) {
+	r := &Replicas{}
+	targets := make([]*url.URL, n)
+	for i := range targets {
+		port, err := freePort()
+		if err != nil {
+			return r, err
+		}
+		m, err := c.start(ctx, binary, settings, port)
+		if err != nil {
+			return r, err
+		}
+		r.Managers = append(r.Managers, m)
+		targets[i] = &url.URL{Scheme: "https", Host: fmt.Sprintf("127.0.0.1:%d", port)}
+	}
+	var next atomic.Uint64
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(targets[next.Add(1)%uint64(n)]) },
+		Transport: &http.Transport{
+			TLSClientConfig:     &tls.Config{InsecureSkipVerify: true},
+			MaxIdleConnsPerHost: 100,
+		},
+	}
+	r.balancer = &http.Server{Addr: fmt.Sprintf("127.0.0.1:%d", c.webhook), Handler: proxy, ReadHeaderTimeout: time.Minute}
+	certs := c.env.WebhookInstallOptions.LocalServingCertDir
+	go func() {
+		// The only answer is that the server was closed, by Stop.
+		_ = r.balancer.ListenAndServeTLS(filepath.Join(certs, "tls.crt"), filepath.Join(certs, "tls.key"))
+	}()
+	return r, nil
+}
+
+// Stop ends the replicas and what stands before them.
+func (r *Replicas) Stop() error {
+	for _, m := range r.Managers {
+		m.Kill()
+	}
+	if r.balancer == nil {
+		return nil
+	}
+	return r.balancer.Close()
+}
+
+// Ended answers when the manager's process has ended, and how.
+func (m *Manager) Ended() <-chan error { return m.done }
