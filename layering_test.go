@@ -38,7 +38,7 @@ func layers() map[string]layer {
 	// In its own types controller-runtime speaks of loggers, metrics and patches as the last three do.
 	kubernetes := []string{
 		"k8s.io/...", "sigs.k8s.io/...",
-		"github.com/go-logr/logr/...", "github.com/prometheus/client_golang/...", "gomodules.xyz/jsonpatch/v2",
+		"github.com/go-logr/logr/...", "github.com/prometheus/client_golang/...", "gomodules.xyz/jsonpatch/v2", "golang.org/x/time/rate",
 	}
 	// The port's contract and the fixtures serve any test; a concrete backend meets the others only below test.
 	tests := []string{"backends/backendtest", "test/fixture", goCmp, rapid}
@@ -77,6 +77,11 @@ func layers() map[string]layer {
 			imports: append([]string{"ipam", "apis/...", "backends", "cluster"}, kubernetes...),
 			tests:   tests,
 		},
+		"finalizers": {
+			imports: append([]string{"ipam", "apis/...", "backends", "cluster"}, kubernetes...),
+			tests:   tests,
+		},
+
 		"cli": {
 			imports: append([]string{
 				"ipam", "apis/...", "backends/...", "cluster", "webhooks", "finalizers",

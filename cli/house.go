@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -22,6 +24,7 @@ import (
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/backends/native"
 	"github.com/oakum-dev/oakum/cluster"
+	"github.com/oakum-dev/oakum/finalizers"
 	"github.com/oakum-dev/oakum/webhooks"
 )
 
@@ -179,5 +182,34 @@ func (h *house) wire(ctx context.Context) error {
 			Owners: webhooks.Owners{Witness: witness, Client: client, ExcludedNamespaces: h.settings.Finalizers.Pods.ExcludedNamespaces},
 			Claims: webhooks.Claims{Client: client, Live: live, Namespace: h.settings.Namespace, Clock: h.clock},
 		})
-	return nil
+	return h.bolt(records, witness)
+}
+
+// bolt sets up the reconcilers.
+func (h *house) bolt(records *native.Backend, witness *cluster.Witness) error {
+	settings, client := h.settings, h.mgr.GetClient()
+	voice, err := finalizers.NewVoice(records.Name(), h.log.WithName("finalizers").WithValues("backend", records.Name()),
+		h.mgr.GetEventRecorder("oakum"), h.clock, metrics.Registry)
+	if err != nil {
+		return fmt.Errorf("registering the finalizers' metrics: %w", err)
+	}
+	enforced := settings.Backends.Native.Mode == config.ModeEnforce
+	pods, nodes := settings.Finalizers.Pods, settings.Finalizers.Nodes
+	return finalizers.Setup(h.mgr, witness, finalizers.Reconcilers{
+		Pod: &finalizers.Pod{
+			Records: records, Witness: witness, Client: client, Clock: h.clock, Voice: voice,
+			Wanted: enforced && settings.Backends.Native.PodFinalizers, ExcludedNamespaces: pods.ExcludedNamespaces,
+			Deadline: pods.Deadline.Duration, Backfill: rate.NewLimiter(rate.Limit(pods.BackfillPerSecond), 1),
+		},
+		Node: &finalizers.Node{
+			Blocks: records, Witness: witness, Client: client, Clock: h.clock, Voice: voice,
+			Wanted: enforced && slices.Contains(nodes.Backends, records.Name()), Deadline: nodes.Deadline.Duration,
+		},
+		Pool: &finalizers.AddressPool{Blocks: records, Client: client, Clock: h.clock, Voice: voice, Wanted: enforced},
+		Block: &finalizers.AddressBlock{
+			Blocks: records, Witness: witness, Client: client, Clock: h.clock, Voice: voice,
+			Wanted: enforced, Grace: settings.Audit.GracePeriod.Duration,
+		},
+		Claim: &finalizers.Claim{Blocks: records, Client: client, Clock: h.clock, Namespace: settings.Namespace},
+	})
 }

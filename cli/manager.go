@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -114,7 +115,10 @@ func RunManager(ctx context.Context, kube *rest.Config, settings *config.Configu
 
 func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Logger) ctrl.Options {
 	slim := cluster.Slim()
-	slim[&coordinationv1.Lease{}] = cache.ByObject{Namespaces: map[string]cache.Config{settings.Namespace: {}}}
+	slim[&coordinationv1.Lease{}] = cache.ByObject{
+		Namespaces: map[string]cache.Config{settings.Namespace: {}},
+		Label:      labels.SelectorFromSet(labels.Set{v1alpha1.ClaimLabel: "true"}),
+	}
 	metrics := metricsserver.Options{
 		BindAddress:   settings.Metrics.BindAddress,
 		SecureServing: settings.Metrics.Secure,

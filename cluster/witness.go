@@ -23,8 +23,11 @@ import (
 	"github.com/oakum-dev/oakum/ipam"
 )
 
-// byAddress is the index of the pods that name an address as their own.
-const byAddress = "address"
+// The indexes of pods: by each address that they name as their own, and by node.
+const (
+	byAddress = "address"
+	byNode    = "node"
+)
 
 // Witness answers questions about Pods and Nodes.
 type Witness struct {
@@ -72,19 +75,9 @@ func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Cl
 		}
 		*informer = shared
 	}
-	err := w.pods.AddIndexers(toolscache.Indexers{byAddress: func(o any) ([]string, error) {
-		p, ok := o.(*Pod)
-		if !ok {
-			return nil, nil
-		}
-		keys := make([]string, len(p.addresses))
-		for i, a := range p.addresses {
-			keys[i] = a.String()
-		}
-		return keys, nil
-	}})
+	err := w.pods.AddIndexers(toolscache.Indexers{byAddress: addressKeys, byNode: nodeKey})
 	if err != nil {
-		return nil, fmt.Errorf("indexing pods by address: %w", err)
+		return nil, fmt.Errorf("indexing pods: %w", err)
 	}
 	_, err = w.nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { w.nodeSeen(o, true) },
@@ -101,13 +94,51 @@ func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Cl
 	return w, nil
 }
 
+func addressKeys(o any) ([]string, error) {
+	p, ok := o.(*Pod)
+	if !ok {
+		return nil, nil
+	}
+	keys := make([]string, len(p.addresses))
+	for i, a := range p.addresses {
+		keys[i] = a.String()
+	}
+	return keys, nil
+}
+
+func nodeKey(o any) ([]string, error) {
+	if p, ok := o.(*Pod); ok && p.node != "" {
+		return []string{p.node}, nil
+	}
+	return nil, nil
+}
+
 // Informers returns the informers of Pods and Nodes, to be told of changes. Their objects are *Pod and *Node.
 func (w *Witness) Informers() (pods, nodes toolscache.SharedIndexInformer) { return w.pods, w.nodes }
 
+// CachedPod returns a pod from the cache; nil if the cache does not have it.
+func (w *Witness) CachedPod(name types.NamespacedName) *Pod {
+	if o, ok, err := w.pods.GetIndexer().GetByKey(name.String()); err == nil && ok {
+		return o.(*Pod)
+	}
+	return nil
+}
+
+// PodsOn returns the pods of a node, from the cache.
+func (w *Witness) PodsOn(node string) []*Pod {
+	// The only error is that there is no such index.
+	found, _ := w.pods.GetIndexer().ByIndex(byNode, node)
+	pods := make([]*Pod, len(found))
+	for i, o := range found {
+		pods[i] = o.(*Pod)
+	}
+	return pods
+}
+
 // Pod returns a pod from the cache, or live if the cache does not have it; nil if there is none.
 func (w *Witness) Pod(ctx context.Context, name types.NamespacedName) (*Pod, error) {
-	if o, ok, err := w.pods.GetIndexer().GetByKey(name.String()); err == nil && ok {
-		return o.(*Pod), nil
+	if p := w.CachedPod(name); p != nil {
+		return p, nil
 	}
 	return w.LivePod(ctx, name)
 }
@@ -124,10 +155,18 @@ func (w *Witness) LivePod(ctx context.Context, name types.NamespacedName) (*Pod,
 	return Observe(&p), nil
 }
 
+// CachedNode returns a node from the cache; nil if the cache does not have it.
+func (w *Witness) CachedNode(name string) *Node {
+	if o, ok, err := w.nodes.GetIndexer().GetByKey(name); err == nil && ok {
+		return o.(*Node)
+	}
+	return nil
+}
+
 // Node returns a node from the cache, or live if the cache does not have it; nil if there is none.
 func (w *Witness) Node(ctx context.Context, name string) (*Node, error) {
-	if o, ok, err := w.nodes.GetIndexer().GetByKey(name); err == nil && ok {
-		return o.(*Node), nil
+	if n := w.CachedNode(name); n != nil {
+		return n, nil
 	}
 	return w.LiveNode(ctx, name)
 }
@@ -164,11 +203,29 @@ func (w *Witness) PodCIDRs() []ipam.Holding {
 // Around returns the world as far as it concerns one pod that exists: the pod as given, its node, and whatever other
 // pods name one of the addresses.
 func (w *Witness) Around(ctx context.Context, p *Pod, addrs []netip.Addr) (ipam.World, error) {
+	o, err := w.observe(p, addrs)
+	if err != nil {
+		return ipam.World{}, err
+	}
+	return w.withNodes(ctx, o, w.Node)
+}
+
+// LiveAround answers as Around does, but reads the nodes without the cache.
+func (w *Witness) LiveAround(ctx context.Context, p *Pod, addrs []netip.Addr) (ipam.World, error) {
+	o, err := w.observe(p, addrs)
+	if err != nil {
+		return ipam.World{}, err
+	}
+	return w.withNodes(ctx, o, w.LiveNode)
+}
+
+// observe gathers the pod as given and whatever other pods name one of the addresses.
+func (w *Witness) observe(p *Pod, addrs []netip.Addr) (ipam.Observation, error) {
 	o := ipam.Observation{Pods: []ipam.Pod{p.Evidence()}, PodsKnown: true}
 	for _, a := range addrs {
 		named, err := w.pods.GetIndexer().ByIndex(byAddress, a.String())
 		if err != nil {
-			return ipam.World{}, fmt.Errorf("looking for pods with %s: %w", a, err)
+			return o, fmt.Errorf("looking for pods with %s: %w", a, err)
 		}
 		for _, other := range named {
 			if other, ok := other.(*Pod); ok && (other.Namespace != p.Namespace || other.Name != p.Name) {
@@ -176,18 +233,18 @@ func (w *Witness) Around(ctx context.Context, p *Pod, addrs []netip.Addr) (ipam.
 			}
 		}
 	}
-	return w.withNodes(ctx, o)
+	return o, nil
 }
 
 // withNodes adds the nodes of the observed pods and makes a world of it.
-func (w *Witness) withNodes(ctx context.Context, o ipam.Observation) (ipam.World, error) {
+func (w *Witness) withNodes(ctx context.Context, o ipam.Observation, node func(context.Context, string) (*Node, error)) (ipam.World, error) {
 	seen := map[string]bool{"": true}
 	for _, p := range o.Pods {
 		if seen[p.Node] {
 			continue
 		}
 		seen[p.Node] = true
-		n, err := w.Node(ctx, p.Node)
+		n, err := node(ctx, p.Node)
 		if err != nil {
 			return ipam.World{}, err
 		}

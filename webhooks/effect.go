@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
+	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -92,7 +93,7 @@ func (e Effects) answer(s subject, problems []ipam.Problem, dryRun bool) (admiss
 		case effect == config.EffectWarn:
 			warnings = append(warnings, string(p.Rule)+": "+message(p))
 			if !dryRun {
-				e.recorder.Eventf(s.reference(), nil, corev1.EventTypeWarning, "AdmissionWarning", "Admit", "%s: %s", p.Rule, message(p))
+				e.recorder.Eventf(s.reference(), nil, corev1.EventTypeWarning, string(v1alpha1.EventAdmissionWarning), "Admit", "%s: %s", p.Rule, message(p))
 			}
 		case p.Fault == ipam.Untimely:
 			untimely = append(untimely, message(p))

@@ -197,18 +197,23 @@ func (b *Backend) releaseIn(ctx context.Context, a ipam.Allocation, block v1alph
 		}
 		target := v1alpha1.AddressBlock{}
 		target.Name = block.Name
-		switch err := b.writer.Patch(ctx, &target, client.RawPatch(types.JSONPatchType, patch)); {
-		case err == nil, apierrors.IsNotFound(err):
+		written := b.writer.Patch(ctx, &target, client.RawPatch(types.JSONPatchType, patch))
+		if written == nil || apierrors.IsNotFound(written) {
 			return nil
-		case !apierrors.IsConflict(err):
-			return err
 		}
+		// A write whose answer was lost may have been carried out, so look before saying that it failed.
 		block = v1alpha1.AddressBlock{}
 		switch err := b.live.Get(ctx, types.NamespacedName{Name: target.Name}, &block); {
 		case apierrors.IsNotFound(err):
 			return nil
 		case err != nil:
-			return err
+			return errors.Join(written, err)
+		}
+		if patch, err := removal(a, block); err == nil && patch == nil {
+			return nil
+		}
+		if !apierrors.IsConflict(written) {
+			return written
 		}
 	}
 }
@@ -343,6 +348,27 @@ func (b *Backend) Reclaim(ctx context.Context, block ipam.Block) error {
 		return fmt.Errorf("deleting AddressBlock %q: %w", block.Name, backends.ErrStale)
 	case err != nil:
 		return fmt.Errorf("deleting AddressBlock %q: %w", block.Name, err)
+	}
+	return b.letGo(ctx, block)
+}
+
+// letGo takes our finalizer off a block that was empty when it was deleted: nothing is added to a block that is being
+// deleted.
+func (b *Backend) letGo(ctx context.Context, block ipam.Block) error {
+	var object v1alpha1.AddressBlock
+	err := b.live.Get(ctx, types.NamespacedName{Name: block.Name}, &object)
+	if i := slices.Index(object.Finalizers, v1alpha1.BlockFinalizer); err == nil && i >= 0 && string(object.UID) == block.UID && object.DeletionTimestamp != nil {
+		var patch []byte
+		patch, err = json.Marshal([]operation{
+			{"replace", "/metadata/resourceVersion", object.ResourceVersion},
+			{"remove", fmt.Sprintf("/metadata/finalizers/%d", i), nil},
+		})
+		if err == nil {
+			err = b.writer.Patch(ctx, &object, client.RawPatch(types.JSONPatchType, patch))
+		}
+	}
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("letting AddressBlock %q go: %w", block.Name, err)
 	}
 	return nil
 }

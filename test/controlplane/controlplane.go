@@ -7,13 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -41,8 +46,56 @@ type ControlPlane struct {
 	webhook   int
 }
 
-// Start starts the API server in a folder that it may fill. Stop must be called, also if the answer is an error.
+// Start starts the API server with all that config/ has for it, in a folder that it may fill. Stop must be called, also if
+// the answer is an error.
 func Start(dir string) (*ControlPlane, error) {
+	c, err := start(dir, "crd", "webhook")
+	if err != nil {
+		return c, err
+	}
+	for _, path := range []string{"manager/namespace.yaml", "rbac", "policy"} {
+		if err := c.Apply(context.Background(), filepath.Join(c.root, "config", path)); err != nil {
+			return c, err
+		}
+	}
+	return c, c.awaitPolicies(context.Background())
+}
+
+// awaitPolicies returns when the API server heeds the policies, which takes it a second or two. It reads all of them at
+// once, so asking one is enough: whether an admin may take a finalizer of ours off.
+func (c *ControlPlane) awaitPolicies(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, Deadline)
+	defer cancel()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "policies", Finalizers: []string{v1alpha1.AddressesFinalizer}}}
+	if err := c.Client.Create(ctx, node); err != nil {
+		return fmt.Errorf("waiting for the policies: %w", err)
+	}
+	strip := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !apierrors.IsForbidden(c.Client.Patch(ctx, node.DeepCopy(), strip, client.DryRunAll)) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the policies: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+	force := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.ForceReleaseAnnotation, node.UID)
+	return errors.Join(
+		c.Client.Patch(ctx, node, client.RawPatch(types.MergePatchType, []byte(force))),
+		c.Client.Patch(ctx, node, strip),
+		c.Client.Delete(ctx, node),
+	)
+}
+
+// StartBare does as Start, but leaves the API server as it is without Oakum.
+func StartBare(dir string) (*ControlPlane, error) {
+	return start(dir, "", "")
+}
+
+// start starts the API server with the custom resource definitions and webhooks in two folders of config/, if they are
+// named.
+func start(dir, crds, webhooks string) (*ControlPlane, error) {
 	root, err := Root()
 	if err != nil {
 		return nil, err
@@ -53,18 +106,19 @@ func Start(dir string) (*ControlPlane, error) {
 	}
 	c := &ControlPlane{root: root, dir: dir, webhook: port, Kubeconfig: filepath.Join(dir, "kubeconfig"), oakum: filepath.Join(dir, "oakum.kubeconfig")}
 	c.env = &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join(root, "config", "crd")},
+		BinaryAssetsDirectory: filepath.Join(root, "bin", "control-plane"), // unless KUBEBUILDER_ASSETS is set
 		ErrorIfCRDPathMissing: true,
 		WebhookInstallOptions: envtest.WebhookInstallOptions{
-			Paths:                        []string{filepath.Join(root, "config", "webhook")},
 			LocalServingHost:             "127.0.0.1",
 			LocalServingHostExternalName: "127.0.0.1",
 			LocalServingPort:             port,
-			LocalServingCertDir:          filepath.Join(dir, "webhook-certs"),
 		},
 	}
-	if err := os.MkdirAll(c.env.WebhookInstallOptions.LocalServingCertDir, 0o700); err != nil {
-		return c, fmt.Errorf("making the certificates' folder: %w", err)
+	if crds != "" {
+		c.env.CRDDirectoryPaths = []string{filepath.Join(root, "config", crds)}
+	}
+	if webhooks != "" {
+		c.env.WebhookInstallOptions.Paths = []string{filepath.Join(root, "config", webhooks)}
 	}
 	if c.Admin, err = c.env.Start(); err != nil {
 		return c, fmt.Errorf("starting etcd and kube-apiserver: %w", err)
@@ -77,11 +131,6 @@ func Start(dir string) (*ControlPlane, error) {
 	}
 	if c.Client, err = client.New(c.Admin, client.Options{Scheme: scheme}); err != nil {
 		return c, fmt.Errorf("making a client: %w", err)
-	}
-	for _, folder := range []string{"manager/namespace.yaml", "rbac", "policy"} {
-		if err := c.Apply(context.Background(), filepath.Join(root, "config", folder)); err != nil {
-			return c, err
-		}
 	}
 	for file, user := range map[string]envtest.User{
 		c.Kubeconfig: {Name: "admin", Groups: []string{"system:masters"}},
@@ -199,12 +248,15 @@ func Root() (string, error) {
 	}
 }
 
+// freePort returns a port that nobody listens on, from below the range out of which Linux serves connections.
 func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("finding a free port: %w", err)
+	for range 100 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+rand.N(12000)))
+		if err == nil {
+			return l.Addr().(*net.TCPAddr).Port, l.Close()
+		}
 	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
+	return 0, errors.New("finding a free port: 100 of them are in use")
 }
 
 // Deadline is how long anything on a machine with two busy cores may take before it counts as stuck.

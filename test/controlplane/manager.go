@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -19,7 +20,7 @@ import (
 // Build compiles the oakum binary into the control plane's folder.
 func (c *ControlPlane) Build(ctx context.Context) (binary string, err error) {
 	binary = filepath.Join(c.dir, "oakum")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", binary, ".")
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, ".")
 	cmd.Dir = c.root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building oakum: %w: %s", err, out)
@@ -38,13 +39,25 @@ type Manager struct {
 	done chan error
 }
 
+// CertDir is the folder with the certificate that the managers show to the API server: tls.crt and tls.key.
+func (c *ControlPlane) CertDir() string { return c.env.WebhookInstallOptions.LocalServingCertDir }
+
 // StartManager starts a manager, to which the API server's webhook calls go, and waits until it is ready. The settings
 // are lines for the configuration file, beside those that say where to listen.
 func (c *ControlPlane) StartManager(ctx context.Context, binary, settings string) (*Manager, error) {
-	return c.start(ctx, binary, settings, c.webhook)
+	m, err := c.LaunchManager(binary, settings)
+	if err != nil {
+		return nil, err
+	}
+	return m, m.AwaitReady(ctx)
 }
 
-func (c *ControlPlane) start(ctx context.Context, binary, settings string, webhook int) (*Manager, error) {
+// LaunchManager does as StartManager, but does not wait.
+func (c *ControlPlane) LaunchManager(binary, settings string) (*Manager, error) {
+	return c.launch(binary, settings, c.webhook)
+}
+
+func (c *ControlPlane) launch(binary, settings string, webhook int) (*Manager, error) {
 	m := &Manager{Webhook: webhook, done: make(chan error, 1)}
 	for _, port := range []*int{&m.Health, &m.Metrics} {
 		var err error
@@ -59,7 +72,7 @@ namespace: oakum-system
 webhook: {host: 127.0.0.1, port: %d, certDir: %s}
 health: {bindAddress: "127.0.0.1:%d"}
 metrics: {bindAddress: "127.0.0.1:%d"}
-%s`, webhook, c.env.WebhookInstallOptions.LocalServingCertDir, m.Health, m.Metrics, settings)
+%s`, webhook, c.CertDir(), m.Health, m.Metrics, settings)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("writing the configuration: %w", err)
 	}
@@ -78,12 +91,17 @@ metrics: {bindAddress: "127.0.0.1:%d"}
 		return nil, fmt.Errorf("starting the manager: %w", err)
 	}
 	go func() { m.done <- m.cmd.Wait() }()
+	return m, nil
+}
+
+// AwaitReady returns when the manager is ready. One that does not get ready is ended.
+func (m *Manager) AwaitReady(ctx context.Context) error {
 	if err := m.awaitReady(ctx); err != nil {
 		m.Kill()
 		text, _ := os.ReadFile(m.Log)
-		return nil, fmt.Errorf("waiting for the manager: %w\n%s", err, bytes.TrimSpace(text))
+		return fmt.Errorf("waiting for the manager: %w\n%s", err, bytes.TrimSpace(text))
 	}
-	return m, nil
+	return nil
 }
 
 func (m *Manager) awaitReady(ctx context.Context) error {
@@ -117,9 +135,14 @@ func (m *Manager) Stop() error {
 	if err := m.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return fmt.Errorf("stopping the manager: %w", err)
 	}
-	err := <-m.done
-	m.done <- err
-	return err
+	select {
+	case err := <-m.done:
+		m.done <- err
+		return err
+	case <-time.After(Deadline):
+		m.Kill()
+		return fmt.Errorf("stopping the manager: it did not end within %s", Deadline)
+	}
 }
 
 // Kill ends the manager without a warning, and waits.
@@ -136,7 +159,8 @@ type Replicas struct {
 	balancer *http.Server
 }
 
-// StartReplicas starts n managers and spreads the API server's webhook calls over them, request by request.
+// StartReplicas starts n managers and spreads the API server's webhook calls over them, request by request. A replica
+// that refuses the connection is passed over: behind a Service it would not be ready, and have no endpoint.
 func (c *ControlPlane) StartReplicas(ctx context.Context, binary, settings string, n int) (*Replicas, error) {
 	r := &Replicas{}
 	targets := make([]*url.URL, n)
@@ -145,28 +169,50 @@ func (c *ControlPlane) StartReplicas(ctx context.Context, binary, settings strin
 		if err != nil {
 			return r, err
 		}
-		m, err := c.start(ctx, binary, settings, port)
+		m, err := c.launch(binary, settings, port)
 		if err != nil {
 			return r, err
 		}
 		r.Managers = append(r.Managers, m)
 		targets[i] = &url.URL{Scheme: "https", Host: fmt.Sprintf("127.0.0.1:%d", port)}
 	}
+	for _, m := range r.Managers {
+		if err := m.AwaitReady(ctx); err != nil {
+			return r, err
+		}
+	}
 	var next atomic.Uint64
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(targets[next.Add(1)%uint64(n)]) },
 		Transport: &http.Transport{
+			DialContext:         r.dial,
 			TLSClientConfig:     &tls.Config{InsecureSkipVerify: true},
 			MaxIdleConnsPerHost: 100,
 		},
 	}
-	r.balancer = &http.Server{Addr: fmt.Sprintf("127.0.0.1:%d", c.webhook), Handler: proxy, ReadHeaderTimeout: time.Minute}
-	certs := c.env.WebhookInstallOptions.LocalServingCertDir
+	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", c.webhook))
+	if err != nil {
+		return r, fmt.Errorf("starting the balancer: %w", err)
+	}
+	r.balancer = &http.Server{Handler: proxy, ReadHeaderTimeout: time.Minute}
 	go func() {
 		// The only answer is that the server was closed, by Stop.
-		_ = r.balancer.ListenAndServeTLS(filepath.Join(certs, "tls.crt"), filepath.Join(certs, "tls.key"))
+		_ = r.balancer.ServeTLS(listener, filepath.Join(c.CertDir(), "tls.crt"), filepath.Join(c.CertDir(), "tls.key"))
 	}()
 	return r, nil
+}
+
+// dial connects to the replica with that address, or else to another one.
+func (r *Replicas) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, network, address)
+	for _, m := range r.Managers {
+		if err == nil {
+			break
+		}
+		conn, err = dialer.DialContext(ctx, network, fmt.Sprintf("127.0.0.1:%d", m.Webhook))
+	}
+	return conn, err
 }
 
 // Stop ends the replicas and what stands before them.

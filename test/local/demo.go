@@ -1,12 +1,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os/exec"
 	"regexp"
 	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // act is a piece of the demonstration: a title and what is done under it, call by call.
@@ -15,28 +17,30 @@ type act struct {
 	calls []call
 }
 
-// call is a kubectl command, what goes to its standard input, and what must come back.
+// call is a kubectl command and what must come back. Variables ${NAME} in it are replaced by what earlier calls kept.
 type call struct {
 	// why tells the audience what to look at; empty where the command says it.
 	why  string
-	args string
-	in   string
-	// want is a regular expression that all of the answer must match. Variables ${NAME} in args, in and want are
-	// replaced by what earlier calls kept.
+	args []string
+	// in goes to the command's standard input.
+	in string
+	// want is a regular expression that all of the answer must match.
 	want string
 	// keep names the variable that takes the answer.
 	keep string
 	// refused: the command must fail.
 	refused bool
+	// within gives the cluster so long to come to the answer. The command is repeated, and its last answer shown.
+	within time.Duration
 }
 
 // demo plays the acts and stops at the first answer that is not what it should be.
 func demo(ctx context.Context, s stage) error {
 	kept := map[string]string{}
 	for i, a := range acts() {
-		fmt.Fprintf(s.out, "\n\x1b[1mAct %d. %s\x1b[0m\n", i+1, a.title)
+		fmt.Fprintf(s.out, "\n--- Act %d. %s ---\n", i+1, a.title)
 		for _, c := range a.calls {
-			if err := s.call(ctx, c, kept); err != nil {
+			if err := s.play(ctx, c, kept); err != nil {
 				return fmt.Errorf("act %d (%s): %w", i+1, a.title, err)
 			}
 		}
@@ -45,7 +49,7 @@ func demo(ctx context.Context, s stage) error {
 	return nil
 }
 
-func (s stage) call(ctx context.Context, c call, kept map[string]string) error {
+func (s stage) play(ctx context.Context, c call, kept map[string]string) error {
 	fill := func(text string, quote func(string) string) string {
 		for name, value := range kept {
 			text = strings.ReplaceAll(text, "${"+name+"}", quote(value))
@@ -53,29 +57,40 @@ func (s stage) call(ctx context.Context, c call, kept map[string]string) error {
 		return text
 	}
 	same := func(v string) string { return v }
-	args, in, want := fill(c.args, same), fill(c.in, same), fill(c.want, regexp.QuoteMeta)
+	args := make([]string, len(c.args))
+	for i, a := range c.args {
+		args[i] = fill(a, same)
+	}
+	in, want := fill(c.in, same), regexp.MustCompile("^(?s:"+fill(c.want, regexp.QuoteMeta)+")$")
 	if c.why != "" {
 		fmt.Fprintf(s.out, "\n# %s\n", c.why)
 	}
-	fmt.Fprintf(s.out, "$ kubectl %s\n", args)
-	for line := range strings.SplitSeq(strings.TrimSpace(in), "\n") {
-		if line != "" {
-			fmt.Fprintf(s.out, "  | %s\n", line)
-		}
+	fmt.Fprintf(s.out, "$ kubectl %s\n", quoted(args))
+	if in = strings.TrimSpace(in); in != "" {
+		fmt.Fprintf(s.out, "  | %s\n", strings.ReplaceAll(in, "\n", "\n  | "))
 	}
-	cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--kubeconfig", s.plane.Kubeconfig}, words(args)...)...)
-	cmd.Stdin = strings.NewReader(in)
-	output, err := cmd.CombinedOutput()
-	answer := strings.TrimSpace(string(bytes.TrimSpace(output)))
-	fmt.Fprintf(s.out, "%s\n", answer)
+	var answer string
+	var failure error
+	began := time.Now()
+	// A wait that ends without the right answer is reported by the check below.
+	_ = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, max(c.within, time.Nanosecond), true, func(context.Context) (bool, error) {
+		cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
+		cmd.Stdin = strings.NewReader(in)
+		output, err := cmd.CombinedOutput()
+		answer, failure = strings.TrimSpace(string(output)), err
+		return want.MatchString(answer), nil
+	})
+	fmt.Fprintln(s.out, answer)
+	if took := time.Since(began); c.within > 0 {
+		fmt.Fprintf(s.out, "  (after %.1f s)\n", took.Seconds())
+	}
 	switch {
-	case c.refused && err == nil:
-		return fmt.Errorf("kubectl %s: was admitted and should have been refused", args)
-	case !c.refused && err != nil:
-		return fmt.Errorf("kubectl %s: %w", args, err)
-	}
-	if !regexp.MustCompile("^(?s:" + want + ")$").MatchString(answer) {
-		return fmt.Errorf("kubectl %s: the answer should have been\n%s", args, want)
+	case c.refused && failure == nil:
+		return fmt.Errorf("kubectl %s: was admitted and should have been refused", quoted(args))
+	case !c.refused && failure != nil:
+		return fmt.Errorf("kubectl %s: %w", quoted(args), failure)
+	case !want.MatchString(answer):
+		return fmt.Errorf("kubectl %s: the answer should have been\n%s", quoted(args), c.want)
 	}
 	if c.keep != "" {
 		kept[c.keep] = answer
@@ -83,23 +98,14 @@ func (s stage) call(ctx context.Context, c call, kept map[string]string) error {
 	return nil
 }
 
-// words splits a command line at spaces outside single quotes.
-func words(line string) []string {
-	var out []string
-	for i, part := range strings.Split(line, "'") {
-		if i%2 == 1 {
-			out[len(out)-1] += part
-			continue
-		}
-		fields := strings.Fields(part)
-		if len(out) > 0 && len(fields) > 0 && !strings.HasPrefix(part, " ") {
-			out[len(out)-1] += fields[0]
-			fields = fields[1:]
-		}
-		out = append(out, fields...)
-		if strings.HasSuffix(part, " ") && i < strings.Count(line, "'") {
-			out = append(out, "")
+// quoted writes a command line as a person would type it.
+func quoted(args []string) string {
+	texts := make([]string, len(args))
+	for i, a := range args {
+		texts[i] = a
+		if strings.ContainsAny(a, " {}[]\"$*?<>|&;") {
+			texts[i] = "'" + a + "'"
 		}
 	}
-	return out
+	return strings.Join(texts, " ")
 }

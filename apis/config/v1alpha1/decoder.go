@@ -101,7 +101,7 @@ func (d *decoder) value(node *yaml.Node, path *field.Path, into reflect.Value) {
 	wrong := func(detail string) {
 		d.refuse(node.Line, field.TypeInvalid(path, text(node), detail))
 	}
-	if duration, ok := into.Addr().Interface().(*metav1.Duration); ok {
+	if duration, ok := reflect.TypeAssert[*metav1.Duration](into.Addr()); ok {
 		parsed, err := time.ParseDuration(node.Value)
 		if node.ShortTag() != "!!str" || err != nil {
 			wrong("must be a duration such as 30s or 5m")

@@ -97,7 +97,7 @@ type AddressBlockSpec struct {
 	Cooling []Cooling `json:"cooling,omitempty"`
 }
 
-// Allocation is one address, or one pair, that is handed out. Nothing of it but Attributes.Extra can be changed: give the
+// Allocation is one address, or one pair, that is handed out. Nothing of it but attributes.extra can be changed: give the
 // address back and take it again. An entry that was written before these rules may lack what is required now.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.handle) && size(self.handle) > 0",reason=FieldValueRequired,fieldPath=.handle,message="name this hand-out, so that exactly it can be given back"
@@ -142,14 +142,14 @@ type Attributes struct {
 	// +kubebuilder:validation:MaxLength=63
 	Namespace string `json:"namespace,omitempty"`
 
-	// Name is that of the owner; for OwnerExternal it says what the address is for. Required.
+	// Name is that of the owner; for External it says what the address is for. Required.
 	//
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",reason=FieldValueForbidden,message="must not change while the address is allocated: remove the entry first"
 	Name string `json:"name,omitempty"`
 
-	// UID is that of the owner. Required for all but OwnerExternal.
+	// UID is that of the owner. Required for all but External.
 	//
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MinLength=1

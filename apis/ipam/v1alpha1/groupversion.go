@@ -14,7 +14,7 @@ const (
 )
 
 // SchemeGroupVersion is the group and version of the types in this package.
-var SchemeGroupVersion = schema.GroupVersion{Group: Group, Version: Version}
+var SchemeGroupVersion = schema.GroupVersion{Group: Group, Version: Version} //nolint:gochecknoglobals // a struct cannot be a constant
 
 // AddToScheme teaches a scheme the types of this package. It never fails; the error makes it fit where clients collect
 // such functions.

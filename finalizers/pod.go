@@ -1,0 +1,225 @@
+package finalizers
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/cluster"
+	"github.com/oakum-dev/oakum/ipam"
+)
+
+// Pod holds pods until their addresses are free, or until the deadline.
+type Pod struct {
+	Records backends.Backend
+	Witness *cluster.Witness
+	Client  client.Client
+	Clock   cluster.Clock
+	Voice   Voice
+	// Wanted: pods are to be held. If not, the finalizers that are there come off.
+	Wanted bool
+	// ExcludedNamespaces are those whose pods are never held.
+	ExcludedNamespaces []string
+	// Deadline counts from a pod's deletionTimestamp, which includes its grace period.
+	Deadline time.Duration
+	// Backfill paces the finalizers that are put on pods that have an address already.
+	Backfill *rate.Limiter
+}
+
+// podAction is what to do about a pod.
+type podAction string
+
+const (
+	// podLeave: nothing, until something about the pod or its node changes.
+	podLeave podAction = "Leave"
+	// podHold: put the finalizer on.
+	podHold podAction = "Hold"
+	// podWait: look again after a while.
+	podWait podAction = "Wait"
+	// podRelease: release what is recorded, then take the finalizer off.
+	podRelease podAction = "Release"
+	// podLetGo: take the finalizer off; whatever is recorded stays for the audit.
+	podLetGo podAction = "LetGo"
+)
+
+// podStep is the decision about a pod.
+type podStep struct {
+	action podAction
+	reason ipam.Reason
+	// again is when to look again at the latest; 0 if an event will tell.
+	again time.Duration
+}
+
+// podState is all that the decision depends on.
+type podState struct {
+	pod ipam.Pod
+	// held: the pod has our finalizer; wanted: it should have.
+	held, wanted bool
+	// recorded: an address is recorded for the pod's UID.
+	recorded bool
+	// end is what the law says about the pod's end.
+	end ipam.Verdict
+	// deadline counts from the deletionTimestamp.
+	deadline time.Duration
+	now      time.Time
+}
+
+// recheck is how often a pod that waits is looked at, even if no event tells of a change.
+const recheck = 30 * time.Second
+
+// decide is total: for every state there is a way out. It takes no account of how a state came about.
+func (s podState) decide() podStep {
+	p := s.pod
+	own := !p.HostNetwork && !p.Mirror
+	switch {
+	case !s.held && s.wanted && s.recorded && own && p.Alive():
+		return podStep{action: podHold}
+	case !s.held:
+		return podStep{action: podLeave}
+	case !s.wanted, !own:
+		return podStep{action: podLetGo, reason: Unwanted}
+	case p.Alive():
+		return podStep{action: podLeave}
+	case s.end.Disposition == ipam.Free:
+		return podStep{action: podRelease, reason: s.end.Reason}
+	case p.Node == "" && !s.recorded:
+		return podStep{action: podLetGo, reason: NeverScheduled}
+	case p.Terminal() && p.Sandbox == "" && !s.recorded:
+		return podStep{action: podLetGo, reason: NothingRecorded}
+	case s.end.Disposition == ipam.Quarantine:
+		return podStep{action: podLetGo, reason: s.end.Reason}
+	case p.Deleted.IsZero():
+		return podStep{action: podWait, reason: s.end.Reason, again: recheck}
+	}
+	left := p.Deleted.Add(s.deadline).Sub(s.now)
+	if left <= 0 {
+		return podStep{action: podLetGo, reason: DeadlineExceeded}
+	}
+	return podStep{action: podWait, reason: s.end.Reason, again: min(left, recheck)}
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Pod) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	pod := r.Witness.CachedPod(req.NamespacedName)
+	if pod == nil {
+		return reconcile.Result{}, nil
+	}
+	recorded, err := r.Records.AllocationsOf(ctx, owner(pod))
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	state := podState{
+		pod:      pod.Evidence(),
+		held:     slices.Contains(pod.Finalizers, v1alpha1.AddressesFinalizer),
+		wanted:   r.Wanted && !slices.Contains(r.ExcludedNamespaces, pod.Namespace),
+		recorded: len(recorded) > 0,
+		deadline: r.Deadline,
+		now:      r.Clock().Wall,
+	}
+	var world ipam.World
+	if state.held && !state.pod.Alive() {
+		if p := state.pod; !state.recorded && (p.Node == "" || p.Terminal() && p.Sandbox == "") {
+			// Here it is a proof that nothing is recorded, so it must be read live.
+			if recorded, err = r.Records.LiveAllocationsOf(ctx, owner(pod)); err != nil {
+				return reconcile.Result{}, err
+			}
+			state.recorded = len(recorded) > 0
+		}
+		if world, err = r.look(ctx, pod, recorded); err != nil {
+			return reconcile.Result{}, err
+		}
+		state.end = world.End(state.pod)
+	}
+	step := state.decide()
+	switch step.action {
+	case podLeave:
+		return reconcile.Result{}, nil
+	case podHold:
+		return r.hold(ctx, pod)
+	case podWait:
+		r.Voice.waits(pod, state, step)
+		return reconcile.Result{RequeueAfter: step.again}, nil
+	case podRelease:
+		if err := r.release(ctx, pod, recorded, world); err != nil {
+			return reconcile.Result{}, err
+		}
+	case podLetGo:
+	}
+	return reconcile.Result{}, r.letGo(ctx, pod, state, step, recorded)
+}
+
+// hold puts the finalizer on a pod that has an address already, as fast as the pace allows.
+func (r *Pod) hold(ctx context.Context, pod *cluster.Pod) (reconcile.Result, error) {
+	turn := r.Backfill.ReserveN(r.Clock().Wall, 1)
+	if wait := turn.DelayFrom(r.Clock().Wall); wait > 0 {
+		turn.CancelAt(r.Clock().Wall)
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	return reconcile.Result{}, patchFinalizer(ctx, r.Client, &corev1.Pod{}, pod, add)
+}
+
+// look gathers what is known about the pod and the addresses that are recorded for it. An end that the kubelet reported
+// is final, whatever the age of the cache. What frees addresses because of the state of a node is looked at live.
+func (r *Pod) look(ctx context.Context, pod *cluster.Pod, recorded []ipam.Allocation) (ipam.World, error) {
+	var addrs []netip.Addr
+	for _, a := range recorded {
+		addrs = append(addrs, a.Addresses()...)
+	}
+	world, err := r.Witness.Around(ctx, pod, addrs)
+	if err != nil {
+		return ipam.World{}, err
+	}
+	if end := world.End(pod.Evidence()); end.Disposition == ipam.Free && end.Reason != ipam.EndReported {
+		return r.Witness.LiveAround(ctx, pod, addrs)
+	}
+	return world, nil
+}
+
+// release gives back what is recorded for the pod, but for addresses that somebody else uses by now.
+func (r *Pod) release(ctx context.Context, pod *cluster.Pod, recorded []ipam.Allocation, world ipam.World) error {
+	var failures []error
+	for _, a := range recorded {
+		verdict := ipam.Judge(a, world)
+		if verdict.Disposition != ipam.Free {
+			r.Voice.keeps(a, verdict)
+			continue
+		}
+		switch err := r.Records.Release(ctx, a); {
+		case errors.Is(err, backends.ErrStale):
+			// The guard worked: another hand-out is there by now.
+			r.Voice.keeps(a, verdict)
+		case err != nil:
+			r.Voice.failed(pod, a, err)
+			failures = append(failures, err)
+		default:
+			r.Voice.released(pod, a, verdict)
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// letGo takes the finalizer off, and tells why if addresses stay behind.
+func (r *Pod) letGo(ctx context.Context, pod *cluster.Pod, state podState, step podStep, recorded []ipam.Allocation) error {
+	if err := patchFinalizer(ctx, r.Client, &corev1.Pod{}, pod, remove); err != nil {
+		r.Voice.stuck(pod, err)
+		return err
+	}
+	if step.action == podLetGo && step.reason != Unwanted && len(recorded) > 0 {
+		r.Voice.leaves(pod, state, step, recorded)
+	}
+	r.Voice.letGo(podKind, pod.DeletionTimestamp, step.reason)
+	return nil
+}
+
+func owner(p *cluster.Pod) ipam.Owner {
+	return ipam.Owner{Kind: ipam.OwnerPod, Namespace: p.Namespace, Name: p.Name, UID: string(p.UID), Node: p.Evidence().Node}
+}
