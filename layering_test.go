@@ -94,6 +94,7 @@ func layers() map[string]layer {
 		"test/controlplane": {imports: []string{"..."}},
 		"test/envtest":      {imports: []string{"..."}},
 		"test/local":        {imports: []string{"..."}},
+		"test/bench":        {imports: []string{"..."}},
 	}
 }
 

@@ -39,6 +39,7 @@ import (
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresspools/status;addressblocks/status,verbs=patch
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresses,verbs=release;release-unattended
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups="",namespace=oakum-system,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=oakum-system,resources=leases,verbs=get;list;watch;create;update;delete

@@ -139,11 +139,24 @@ func (r *AddressBlock) needed(ctx context.Context, b ipam.Block, pool ipam.Pool,
 	if err != nil || node == nil {
 		return false, err
 	}
-	others, err := r.Blocks.LiveBlocks(ctx, backends.Query{Pool: b.Pool, Node: b.Node})
+	others, err := r.Blocks.Blocks(ctx, backends.Query{Pool: b.Pool, Node: b.Node})
 	if err != nil {
 		return false, err
 	}
-	return !slices.ContainsFunc(others, func(o ipam.Block) bool { return o.Name != b.Name && o.Unfilled(pool, now) }), nil
+	for _, o := range others {
+		if o.Name == b.Name || !o.Unfilled(pool, now) {
+			continue
+		}
+		// The cache may lag, and the node needs at least one of the two.
+		switch live, err := r.Blocks.LiveBlock(ctx, o.Name); {
+		case errors.Is(err, backends.ErrNotFound):
+		case err != nil:
+			return false, err
+		case live.Node == b.Node && live.Unfilled(pool, now):
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // report writes the status, if it has changed.

@@ -64,7 +64,8 @@ func Setup(mgr ctrl.Manager, witness *cluster.Witness, r Reconcilers) error {
 		}},
 		"addressblock": {r.Block, 4, []source.Source{
 			blocks(gathered(func(b *v1alpha1.AddressBlock) types.NamespacedName { return types.NamespacedName{Name: b.Name} })),
-			source.Kind(mgr.GetCache(), &v1alpha1.AddressPool{}, handler.TypedEnqueueRequestsFromMapFunc(blocksOfDraining(r.Pool.Blocks))),
+			source.Kind(mgr.GetCache(), &v1alpha1.AddressPool{}, handler.TypedEnqueueRequestsFromMapFunc(blocksOf(r.Pool.Blocks)),
+				predicate.TypedGenerationChangedPredicate[*v1alpha1.AddressPool]{}),
 		}},
 		"addresspool": {r.Pool, 1, []source.Source{
 			source.Kind(mgr.GetCache(), &v1alpha1.AddressPool{}, &handler.TypedEnqueueRequestForObject[*v1alpha1.AddressPool]{}),
@@ -137,12 +138,9 @@ func unheld(witness *cluster.Witness) handler.TypedMapFunc[*v1alpha1.AddressBloc
 	}
 }
 
-// blocksOfDraining maps a pool that is being deleted to its blocks.
-func blocksOfDraining(records backends.Blocks) handler.TypedMapFunc[*v1alpha1.AddressPool, reconcile.Request] {
+// blocksOf maps a pool to its blocks: its deletion lets empty ones go, and its reservations count in their statuses.
+func blocksOf(records backends.Blocks) handler.TypedMapFunc[*v1alpha1.AddressPool, reconcile.Request] {
 	return func(ctx context.Context, p *v1alpha1.AddressPool) []reconcile.Request {
-		if p.DeletionTimestamp == nil {
-			return nil
-		}
 		blocks, err := records.Blocks(ctx, backends.Query{Pool: p.Name})
 		if err != nil {
 			// The cache is not there yet; when it is, it tells of every block anyway.
