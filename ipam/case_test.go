@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What happened to people, told for each kind of record that it can happen to. Their numbers are those of the cases.
+// What happened to people, told for each kind of record that it can happen to.
 func TestJudgeCases(t *testing.T) {
 	pod := func(d Disposition, r Reason, evidence, detail string) Verdict {
 		return Verdict{Disposition: d, Reason: r, Evidence: evidence, Detail: "Pod default/web-0" + detail}
@@ -33,7 +33,9 @@ func TestJudgeCases(t *testing.T) {
 	vanishedTunnel := Verdict{Disposition: Quarantine, Reason: NodeGone, Evidence: "E6", Detail: "Node n1 is gone"}
 	orphan := pod(Orphan, OwnerGone, "E10", " does not exist")
 	waits := pod(Quarantine, OwnerGone, "E10", " does not exist, and the record does not tell its node")
-	older := pod(Orphan, OwnerReplaced, "E12", " was replaced by uid u1")
+	sandboxed := func(old string) Verdict {
+		return pod(Orphan, OwnerReplaced, "E12", " has sandbox c2 now, not "+old)
+	}
 	olderWaits := pod(Quarantine, OwnerReplaced, "E12",
 		" was replaced: the pod of that name has other addresses, and the record does not tell its node")
 	earlier := pod(Orphan, OwnerReplaced, "E13", " was replaced: the record was seen 1h0m0s before the pod of that name was created")
@@ -44,7 +46,7 @@ func TestJudgeCases(t *testing.T) {
 	live := seen(nodes(ready("n1")), web())
 	both := seen(nodes(ready("n1")), web(naming("10.0.0.7", "fd00::7")))
 	moved := seen(nodes(ready("n1"), ready("n2")), web(on("n2")))
-	newer := seen(nodes(ready("n1")), web(naming("10.0.0.8"), sandbox("c2")))
+	newer := seen(nodes(ready("n1")), web(naming("10.0.0.8"), renewed))
 	newerUntold := seen(nodes(ready("n1")), web(naming("10.0.0.8")))
 	starting := seen(nodes(ready("n1")), web(pending, naming(), unreadable))
 	migrated := seen(nodes(ready("n1")))
@@ -52,7 +54,7 @@ func TestJudgeCases(t *testing.T) {
 		OwnerVirtualMachine: {Name{"default", "db"}: {UID: "v1", Addresses: addrs("10.0.0.7")}},
 	}
 	forced := seen(nodes(ready("n1")), web(deleted))
-	successor := seen(nodes(ready("n1")), web(deleted, naming("10.0.0.8"), sandbox("c2"), func(p *Pod) { p.UID = "u2" }))
+	successor := seen(nodes(ready("n1")), web(deleted, naming("10.0.0.8"), renewed, func(p *Pod) { p.UID = "u2" }))
 	successorUntold := seen(nodes(ready("n1")), web(deleted, naming("10.0.0.8")))
 	evicted := seen(nodes(ready("n1")), web(ended, func(p *Pod) { p.Phase = PhaseFailed }))
 	lingering := seen(nodes(ready("n1")), web(ended, func(p *Pod) { p.Sandbox = ConditionTrue }))
@@ -74,7 +76,7 @@ func TestJudgeCases(t *testing.T) {
 		"L02 native: a pod on another node than recorded stays":          {native(), moved, drift(lives(" (uid u1)"))},
 		"L02 calico: a pod on another node than recorded stays":          {calico(), moved, drift(lives(""))},
 		"L03 calico: a pod's node may have another name in the record":   {onNode(calico(), "worker-1"), live, drift(lives(""))},
-		"L05 calico: the older sandbox's entry goes":                     {calico(), newer, older},
+		"L05 calico: the older sandbox's entry goes":                     {calico(), newer, sandboxed("c1")},
 		"L05 calico: the newer sandbox's entry stays":                    {inSandbox(handout(calico(), "10.0.0.8"), "c2"), newer, lives("")},
 		"L05 whereabouts: the older sandbox's entry goes":                {whereabouts(), newerUntold, olderWaits},
 		"L05 whereabouts: the newer sandbox's entry stays":               {inSandbox(whereabouts(), "c2"), live, lives("")},
@@ -94,7 +96,7 @@ func TestJudgeCases(t *testing.T) {
 		"L18 whereabouts: a forced deletion frees nothing":               {whereabouts(), forced, ending},
 		"L19 calico: a pod whose annotation was blanked has its address": {calico(), live, lives("")},
 		"L49 native: a dying successor does not hold what it never had":  {native(), successor, pod(Orphan, OwnerReplaced, "E12", " (uid u1) was replaced by uid u2")},
-		"L49 calico: a dying successor does not hold what it never had":  {calico(), successor, pod(Orphan, OwnerReplaced, "E12", " was replaced by uid u2")},
+		"L49 calico: a dying successor does not hold what it never had":  {calico(), successor, sandboxed("c1")},
 		"L49 calico: a dying successor holds its own": {
 			inSandbox(handout(calico(), "10.0.0.8"), "c2"),
 			successor,
@@ -121,9 +123,9 @@ func TestJudgeCases(t *testing.T) {
 		"G27 native: a pod that succeeded in a running sandbox stays":      {native(), lingering, ending},
 		"G27 calico: a pod that succeeded in a running sandbox stays":      {calico(), lingering, ending},
 		"G27 whereabouts: a pod that succeeded in a running sandbox stays": {whereabouts(), lingering, ending},
-		"G29 calico: half of a failed pair goes":                           {handout(calico(), "10.0.0.6"), newer, older},
+		"G29 calico: half of a failed pair goes":                           {handout(calico(), "10.0.0.6"), newer, sandboxed("c1")},
 		"G29 whereabouts: half of a failed pair goes":                      {handout(whereabouts(), "10.0.0.6"), live, olderWaits},
-		"G32 calico: a sandbox that no pod mentions goes":                  {inSandbox(handout(calico(), "10.0.0.6"), "c0"), newer, older},
+		"G32 calico: a sandbox that no pod mentions goes":                  {inSandbox(handout(calico(), "10.0.0.6"), "c0"), newer, sandboxed("c0")},
 		"G32 whereabouts: a sandbox that no pod mentions goes":             {inSandbox(handout(whereabouts(), "10.0.0.6"), "c0"), live, olderWaits},
 
 		"B43 native: the taint frees a dead node's pod":                  {native(), dead, off},

@@ -66,16 +66,20 @@ func TestJudgeInDoubt(t *testing.T) {
 		"proof needs nobody else to be looked for": {
 			record:   native(),
 			observed: Observation{Pods: []Pod{web(ended)}},
-			want: Verdict{Free, EndReported, "E2",
-				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false},
+			want: Verdict{
+				Free, EndReported, "E2",
+				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false,
+			},
 		},
 		"an orphan may be the address of a pod that was not looked for": {
 			record: native(),
 			observed: Observation{
 				Nodes: nodes(ready("n1")), NodesKnown: true, Pods: []Pod{web(naming("10.0.0.8"), func(p *Pod) { p.UID = "u2" })},
 			},
-			want: Verdict{Keep, OwnerUnknown, "",
-				"Pod default/web-0 (uid u1) was replaced by uid u2, but not every pod and node was looked for", false},
+			want: Verdict{
+				Keep, OwnerUnknown, "",
+				"Pod default/web-0 (uid u1) was replaced by uid u2, but not every pod and node was looked for", false,
+			},
 		},
 		"an orphan may be the address of a node that was not looked for": {
 			record:   native(),

@@ -109,7 +109,8 @@ func Judge(a Allocation, w World) Verdict {
 			}
 		}
 	}
-	if (v.Disposition == Orphan || v.Disposition == Quarantine) && !(w.podsKnown && w.nodesKnown) {
+	suspect := v.Disposition == Orphan || v.Disposition == Quarantine
+	if suspect && (!w.podsKnown || !w.nodesKnown) {
 		return verdict(Keep, OwnerUnknown, "", "%s, but not every pod and node was looked for", v.Detail)
 	}
 	return v
@@ -140,8 +141,9 @@ func (w World) ofOwner(a Allocation) Verdict {
 			return verdict(Orphan, OwnerReplaced, "E12", "%s does not exist: that name is uid %s now", o, p.UID)
 		}
 		return verdict(Keep, InUse, "E11", "%s exists", o)
+	default:
+		return verdict(Keep, OwnerUnknown, "", "the record names no owner that could be looked for")
 	}
-	return verdict(Keep, OwnerUnknown, "", "the record names no owner that could be looked for")
 }
 
 func (w World) ofNode(o Owner) Verdict {
@@ -178,8 +180,10 @@ func (w World) ofPod(a Allocation) Verdict {
 		return v
 	case same == yes:
 		return w.End(*p)
-	case same == no:
+	case same == no && o.UID != "" && o.UID != p.UID:
 		return w.absent(a, OwnerReplaced, "E12", "was replaced by uid "+p.UID)
+	case same == no:
+		return w.absent(a, OwnerReplaced, "E12", fmt.Sprintf("has sandbox %s now, not %s", p.ContainerID, o.ContainerID))
 	case p.Alive() && p.Phase == PhasePending:
 		if !a.Seen.IsZero() && a.Seen.Add(skew).Before(p.Created) {
 			return w.absent(a, OwnerReplaced, "E13", fmt.Sprintf("was replaced: the record was seen %s before the pod of that name was created", p.Created.Sub(a.Seen).Truncate(time.Second)))
@@ -245,8 +249,9 @@ func (w World) absent(a Allocation, reason Reason, evidence, what string) Verdic
 			return verdict(Quarantine, reason, evidence, "%s %s, and the record does not tell its node", o, what)
 		}
 		return verdict(Keep, NodeUnknown, "E10b", "%s %s, and nothing is known about node %q", o, what, o.Node)
+	default:
+		return w.byNode(o, o.Node)
 	}
-	return w.byNode(o, o.Node)
 }
 
 // End says what may be done with the addresses of a pod that exists, is being deleted or has a terminal phase. For a
@@ -277,6 +282,7 @@ func (w World) byNode(o Owner, node string) Verdict {
 		return verdict(Keep, Ending, "E7", "%s is going, and the kubelet of node %q has not reported its end", o, node)
 	case nodeNotReady:
 		return verdict(Keep, NodeNotReady, "E8", "%s is going, and node %q is not ready: the sandbox may still run", o, node)
+	default:
+		return verdict(Keep, NodeUnknown, "E8", "%s is going, and nothing is known about node %q", o, node)
 	}
-	return verdict(Keep, NodeUnknown, "E8", "%s is going, and nothing is known about node %q", o, node)
 }

@@ -14,7 +14,7 @@ func TestJudge(t *testing.T) {
 		observed Observation
 		want     Verdict
 	}{
-		"E0 a pod that moved into its node's network holds nothing of its own, but nobody else's either": {
+		"E0 what is recorded for a pod in its node's network is kept until the pod is gone": {
 			record:   native(),
 			observed: seen(nodes(ready("n1")), web(ended, hostNetwork)),
 			want:     Verdict{Keep, NoAddress, "E0", "Pod default/web-0 (uid u1) has no address of its own", false},
@@ -37,20 +37,26 @@ func TestJudge(t *testing.T) {
 		"E2 the kubelet's report of an end is proof": {
 			record:   native(),
 			observed: seen(nodes(ready("n1")), web(deleted, ended)),
-			want: Verdict{Free, EndReported, "E2",
-				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false},
+			want: Verdict{
+				Free, EndReported, "E2",
+				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false,
+			},
 		},
 		"E2 a finished Job's pod that nobody deletes has ended too": {
 			record:   native(),
-			observed: seen(nodes(notReady("n1")), web(ended)),
-			want: Verdict{Free, EndReported, "E2",
-				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false},
+			observed: seen(nodes(lost()), web(ended)),
+			want: Verdict{
+				Free, EndReported, "E2",
+				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false,
+			},
 		},
 		"E2 the end is proof for a record without UID that the pod names": {
 			record:   whereabouts(),
 			observed: seen(nodes(ready("n1")), web(ended)),
-			want: Verdict{Free, EndReported, "E2",
-				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false},
+			want: Verdict{
+				Free, EndReported, "E2",
+				"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down", false,
+			},
 		},
 		"E4 an administrator's word that the machine is off is proof": {
 			record:   native(),
@@ -90,8 +96,10 @@ func TestJudge(t *testing.T) {
 		"E6 a node of the same name knows nothing of pods before its time": {
 			record:   since(native(), "11:00:00"),
 			observed: seen(nodes(Node{Name: "n1", Created: at("11:01:01"), Ready: ConditionTrue})),
-			want: Verdict{Quarantine, NodeReplaced, "E6",
-				`Pod default/web-0 (uid u1) does not exist, and node "n1" was replaced after that`, false},
+			want: Verdict{
+				Quarantine, NodeReplaced, "E6",
+				`Pod default/web-0 (uid u1) does not exist, and node "n1" was replaced after that`, false,
+			},
 		},
 		"E6 a node that came within a clock's error of the record is not called another": {
 			record:   since(native(), "11:00:00"),
@@ -106,20 +114,26 @@ func TestJudge(t *testing.T) {
 		"E7 a deleted pod on a ready node holds until the kubelet reports": {
 			record:   native(),
 			observed: seen(nodes(ready("n1")), web(deleted)),
-			want: Verdict{Keep, Ending, "E7",
-				`Pod default/web-0 (uid u1) is going, and the kubelet of node "n1" has not reported its end`, false},
+			want: Verdict{
+				Keep, Ending, "E7",
+				`Pod default/web-0 (uid u1) is going, and the kubelet of node "n1" has not reported its end`, false,
+			},
 		},
 		"E8 a deleted pod on a node that is not ready holds": {
 			record:   native(),
-			observed: seen(nodes(notReady("n1")), web(deleted)),
-			want: Verdict{Keep, NodeNotReady, "E8",
-				`Pod default/web-0 (uid u1) is going, and node "n1" is not ready: the sandbox may still run`, false},
+			observed: seen(nodes(lost()), web(deleted)),
+			want: Verdict{
+				Keep, NodeNotReady, "E8",
+				`Pod default/web-0 (uid u1) is going, and node "n1" is not ready: the sandbox may still run`, false,
+			},
 		},
 		"E9 an end that PodGC wrote is none": {
 			record:   native(),
-			observed: seen(nodes(notReady("n1")), web(ended, func(p *Pod) { p.Phase, p.Disrupted = PhaseFailed, true })),
-			want: Verdict{Keep, NodeNotReady, "E8",
-				`Pod default/web-0 (uid u1) is going, and node "n1" is not ready: the sandbox may still run`, false},
+			observed: seen(nodes(lost()), web(ended, func(p *Pod) { p.Phase, p.Disrupted = PhaseFailed, true })),
+			want: Verdict{
+				Keep, NodeNotReady, "E8",
+				`Pod default/web-0 (uid u1) is going, and node "n1" is not ready: the sandbox may still run`, false,
+			},
 		},
 		"E10 a pod that is gone from a ready node leaves an orphan": {
 			record:   native(),
@@ -128,7 +142,7 @@ func TestJudge(t *testing.T) {
 		},
 		"E10b a pod that is gone from a node that is not ready may still run": {
 			record:   calico(),
-			observed: seen(nodes(notReady("n1"))),
+			observed: seen(nodes(lost())),
 			want:     Verdict{Keep, NodeNotReady, "E10b", `Pod default/web-0 does not exist, and node "n1" is not ready: the sandbox may still run`, false},
 		},
 		"E10b a pod that is gone from a node that says nothing may still run": {
@@ -179,8 +193,10 @@ func TestJudge(t *testing.T) {
 		"E11 a pod that is going and names the address keeps it from its recorded owner": {
 			record:   native(),
 			observed: seen(nodes(ready("n1"), ready("n2")), web(deleted, on("n2"), func(p *Pod) { p.Name, p.UID = "db-0", "u2" })),
-			want: Verdict{Keep, Ending, "E7",
-				`Pod default/db-0 (uid u2) is going, and the kubelet of node "n2" has not reported its end`, true},
+			want: Verdict{
+				Keep, Ending, "E7",
+				`Pod default/db-0 (uid u2) is going, and the kubelet of node "n2" has not reported its end`, true,
+			},
 		},
 		"E11 an ended pod that names the address of a gone pod adds nothing": {
 			record:   native(),
@@ -199,31 +215,47 @@ func TestJudge(t *testing.T) {
 		},
 		"E12 a namesake elsewhere does not stop what runs on a node that is not ready": {
 			record:   native(),
-			observed: seen(nodes(notReady("n1"), ready("n2")), web(naming("10.0.0.8"), on("n2"), func(p *Pod) { p.UID = "u2" })),
-			want: Verdict{Keep, NodeNotReady, "E10b",
-				`Pod default/web-0 (uid u1) was replaced by uid u2, and node "n1" is not ready: the sandbox may still run`, false},
+			observed: seen(nodes(lost(), ready("n2")), web(naming("10.0.0.8"), on("n2"), func(p *Pod) { p.UID = "u2" })),
+			want: Verdict{
+				Keep, NodeNotReady, "E10b",
+				`Pod default/web-0 (uid u1) was replaced by uid u2, and node "n1" is not ready: the sandbox may still run`, false,
+			},
 		},
 		"E12 a pod with another sandbox and other addresses leaves an orphan": {
 			record:   calico(),
-			observed: seen(nodes(ready("n1")), web(naming("10.0.0.8"), sandbox("c2"))),
-			want:     Verdict{Orphan, OwnerReplaced, "E12", "Pod default/web-0 was replaced by uid u1", false},
+			observed: seen(nodes(ready("n1")), web(naming("10.0.0.8"), renewed)),
+			want:     Verdict{Orphan, OwnerReplaced, "E12", "Pod default/web-0 has sandbox c2 now, not c1", false},
+		},
+		"E12 a pod with its recorded UID and another sandbox is not called another pod": {
+			record:   inSandbox(native(), "c1"),
+			observed: seen(nodes(ready("n1")), web(naming("10.0.0.8"), renewed)),
+			want:     Verdict{Orphan, OwnerReplaced, "E12", "Pod default/web-0 (uid u1) has sandbox c2 now, not c1", false},
 		},
 		"E12 a pod with other addresses leaves an orphan of a record without UID": {
 			record:   calico(),
 			observed: seen(nodes(ready("n1")), web(naming("10.0.0.8"))),
 			want:     Verdict{Orphan, OwnerReplaced, "E12", "Pod default/web-0 was replaced: the pod of that name has other addresses", false},
 		},
+		"E12 a pod with other addresses leaves an orphan of a record that tells its name alone": {
+			record:   inSandbox(calico(), ""),
+			observed: seen(nodes(ready("n1")), web(naming("10.0.0.8"))),
+			want:     Verdict{Orphan, OwnerReplaced, "E12", "Pod default/web-0 was replaced: the pod of that name has other addresses", false},
+		},
 		"E12 an ended pod with other addresses leaves an orphan of a record without UID": {
 			record:   calico(),
 			observed: seen(nodes(ready("n1")), web(ended, naming("10.0.0.8"))),
-			want: Verdict{Orphan, OwnerReplaced, "E12",
-				"Pod default/web-0 was replaced: the pod of that name has ended and had other addresses", false},
+			want: Verdict{
+				Orphan, OwnerReplaced, "E12",
+				"Pod default/web-0 was replaced: the pod of that name has ended and had other addresses", false,
+			},
 		},
 		"E12 a pod whose addresses cannot be read may have any": {
 			record:   whereabouts(),
 			observed: seen(nodes(ready("n1")), web(naming(), unreadable)),
-			want: Verdict{Keep, EvidenceUnreadable, "E11",
-				"Pod default/web-0 exists, and what it says about its addresses cannot be read", false},
+			want: Verdict{
+				Keep, EvidenceUnreadable, "E11",
+				"Pod default/web-0 exists, and what it says about its addresses cannot be read", false,
+			},
 		},
 		"E13 a pod that does not run yet has its address": {
 			record:   native(),
@@ -243,14 +275,18 @@ func TestJudge(t *testing.T) {
 		"E13 a record that was seen before the pod was created is its predecessor's": {
 			record:   since(calico(), "09:58:59"),
 			observed: seen(nodes(ready("n1")), web(pending, naming())),
-			want: Verdict{Orphan, OwnerReplaced, "E13",
-				"Pod default/web-0 was replaced: the record was seen 1m1s before the pod of that name was created", false},
+			want: Verdict{
+				Orphan, OwnerReplaced, "E13",
+				"Pod default/web-0 was replaced: the record was seen 1m1s before the pod of that name was created", false,
+			},
 		},
 		"E14 an end without a word about the sandbox is no proof": {
 			record:   native(),
 			observed: seen(nodes(ready("n1")), web(ended, func(p *Pod) { p.Sandbox = "" })),
-			want: Verdict{Keep, Ending, "E7",
-				`Pod default/web-0 (uid u1) is going, and the kubelet of node "n1" has not reported its end`, false},
+			want: Verdict{
+				Keep, Ending, "E7",
+				`Pod default/web-0 (uid u1) is going, and the kubelet of node "n1" has not reported its end`, false,
+			},
 		},
 	}
 	for name, tt := range tests {
@@ -314,13 +350,13 @@ func ended(p *Pod)       { p.Phase, p.ContainersTerminated, p.Sandbox = PhaseSuc
 func pending(p *Pod)     { p.Phase, p.Sandbox = PhasePending, ConditionFalse }
 func hostNetwork(p *Pod) { p.HostNetwork = true }
 func unreadable(p *Pod)  { p.AddressesUnknown = true }
+func renewed(p *Pod)     { p.ContainerID = "c2" }
 
 func on(node string) func(*Pod)         { return func(p *Pod) { p.Node = node } }
-func sandbox(id string) func(*Pod)      { return func(p *Pod) { p.ContainerID = id } }
 func naming(texts ...string) func(*Pod) { return func(p *Pod) { p.Addresses = addrs(texts...) } }
 func nodes(ns ...Node) []Node           { return ns }
 func ready(name string) Node            { return Node{Name: name, Ready: ConditionTrue} }
-func notReady(name string) Node         { return Node{Name: name, Ready: ConditionUnknown} }
+func lost() Node                        { return Node{Name: "n1", Ready: ConditionUnknown} }
 func seen(ns []Node, pods ...Pod) Observation {
 	return Observation{Nodes: ns, NodesKnown: true, Pods: pods, PodsKnown: true}
 }

@@ -29,6 +29,36 @@ func TestOwnerString(t *testing.T) {
 	}
 }
 
+// A record whose owner cannot be the one observed has drifted.
+func TestOwnerIs(t *testing.T) {
+	seen := Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0", UID: "u1", Node: "n1"}
+	tests := map[string]struct {
+		recorded Owner
+		seen     Owner
+		want     bool
+	}{
+		"told in full":            {Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0", UID: "u1", Node: "n1"}, seen, true},
+		"told by name":            {Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0"}, seen, true},
+		"told by name and node":   {Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0", Node: "n1"}, seen, true},
+		"told with a sandbox":     {Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0", ContainerID: "c1"}, seen, true},
+		"seen on no node":         {Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0", Node: "n1"}, Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0"}, true},
+		"not of another kind":     {Owner{Kind: OwnerService, Namespace: "default", Name: "web-0"}, seen, false},
+		"not in another place":    {Owner{Kind: OwnerPod, Namespace: "other", Name: "web-0"}, seen, false},
+		"not of another name":     {Owner{Kind: OwnerPod, Namespace: "default", Name: "web-1"}, seen, false},
+		"not with another UID":    {Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0", UID: "u2"}, seen, false},
+		"not on another node":     {Owner{Kind: OwnerPod, Namespace: "default", Name: "web-0", UID: "u1", Node: "n2"}, seen, false},
+		"not told at all":         {Owner{}, seen, false},
+		"not told but for a node": {Owner{Node: "n1"}, seen, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := tt.recorded.is(tt.seen); got != tt.want {
+				t.Errorf("got %t, want %t", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestAllocationOwner(t *testing.T) {
 	added := func(o Owner) Added { return Added{Entry{Offset: 3, Handle: "h1", Owner: o}, "spec.allocations[2]"} }
 	wrong := func(field, value, text string) []Problem {
@@ -151,6 +181,9 @@ func TestAllocationUnowned(t *testing.T) {
 		},
 		"a handle of 253 characters": {
 			entry: Entry{Handle: strings.Repeat("~", 253), Owner: Owner{Kind: OwnerExternal, Name: "border router"}},
+		},
+		"a handle of the first and the last printable character": {
+			entry: Entry{Handle: "!~", Owner: Owner{Kind: OwnerExternal, Name: "border router"}},
 		},
 		"an entry that says nothing lacks handle and attributes": {
 			want: []Problem{

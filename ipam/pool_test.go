@@ -84,7 +84,7 @@ func TestPoolMalformed(t *testing.T) {
 		},
 		"64 subnets are in order": {
 			bits:    8,
-			subnets: manySubnets(64),
+			subnets: manySubnets(),
 		},
 		"a subnet as large as a block is in order": {
 			bits:    8,
@@ -185,7 +185,7 @@ func TestPoolBlocks(t *testing.T) {
 		"a /128 is one block of one address":    {0, []SubnetText{{IPv6: "fd00::7/128"}}, 1, 1},
 		"a pair counts once":                    {5, []SubnetText{{"10.0.0.0/24", "fd00::/120"}}, 8, 256},
 		"subnets add up":                        {5, []SubnetText{{IPv4: "10.0.0.0/24"}, {IPv4: "10.0.2.0/23"}}, 24, 768},
-		"64 subnets add up":                     {8, manySubnets(64), 64, 1 << 14},
+		"64 subnets add up":                     {8, manySubnets(), 64, 1 << 14},
 		"half of IPv4 is as many as there are":  {0, []SubnetText{{IPv4: "0.0.0.0/1"}}, 1 << 31, 1 << 31},
 		"all of IPv4 is not more than that":     {0, []SubnetText{{IPv4: "0.0.0.0/0"}}, 1 << 31, 1 << 31},
 		"an IPv6 /64 is not more than that":     {8, []SubnetText{{IPv6: "fd00::/64"}}, 1 << 31, 1 << 39},
@@ -227,7 +227,7 @@ func TestPoolBlock(t *testing.T) {
 		"none before the first":                {5, three, -1, Subnet{}, true},
 		"a block of one address":               {0, three, 255, subnet("10.0.0.255/32", "fd00::ff/128"), false},
 		"a block as large as its subnet":       {7, three, 2, subnet("10.9.0.0/25", "fd09::/121"), false},
-		"the last of 64 subnets":               {8, manySubnets(64), 63, subnet("10.0.63.0/24", ""), false},
+		"the last of 64 subnets":               {8, manySubnets(), 63, subnet("10.0.63.0/24", ""), false},
 		"the last of 2^31 in IPv4":             {0, []SubnetText{{IPv4: "0.0.0.0/0"}}, 1<<31 - 1, subnet("127.255.255.255/32", ""), false},
 		"none behind 2^31 in IPv4":             {0, []SubnetText{{IPv4: "0.0.0.0/0"}}, 1 << 31, Subnet{}, true},
 		"the last of 2^31 in an IPv6 /64":      {8, []SubnetText{{IPv6: "fd00::/64"}}, 1<<31 - 1, subnet("", "fd00::7f:ffff:ff00/120"), false},
@@ -318,9 +318,9 @@ func malformed(field, value, text string) Problem {
 	return Problem{PoolMalformed, Wrong, field, value, text}
 }
 
-// manySubnets returns neighbouring /24s.
-func manySubnets(n int) []SubnetText {
-	texts := make([]SubnetText, n)
+// manySubnets returns as many neighbouring /24s as a pool may have.
+func manySubnets() []SubnetText {
+	texts := make([]SubnetText, 64)
 	for i := range texts {
 		texts[i].IPv4 = fmt.Sprintf("10.0.%d.0/24", i)
 	}

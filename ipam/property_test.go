@@ -13,7 +13,7 @@ import (
 // I1: whatever the record says, an address that somebody living names is kept.
 func TestWhatALivingOwnerNamesIsKept(t *testing.T) {
 	var named int
-	rapid.Check(t, func(t *rapid.T) {
+	checkOften(t, func(t *rapid.T) {
 		a, o := anyAllocation().Draw(t, "allocation"), anyObservation().Draw(t, "observation")
 		if !namedByTheLiving(a, o) {
 			return
@@ -30,7 +30,7 @@ func TestWhatALivingOwnerNamesIsKept(t *testing.T) {
 
 // What was not looked for may exist: nothing that rests on absence follows.
 func TestWhatWasNotLookedForIsNotAbsent(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	checkOften(t, func(t *rapid.T) {
 		a, o := anyAllocation().Draw(t, "allocation"), anyObservation().Draw(t, "observation")
 		o.PodsKnown, o.NodesKnown = rapid.Bool().Draw(t, "pods known"), false
 		if rapid.Bool().Draw(t, "nodes known instead") {
@@ -48,7 +48,7 @@ func TestWhatWasNotLookedForIsNotAbsent(t *testing.T) {
 
 // Each verdict is complete, and it does not depend on the order in which things were seen.
 func TestEveryVerdictIsComplete(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	checkOften(t, func(t *rapid.T) {
 		a, o := anyAllocation().Draw(t, "allocation"), anyObservation().Draw(t, "observation")
 		v := Judge(a, NewWorld(o))
 		if !slices.Contains([]Disposition{Keep, Free, Orphan, Quarantine}, v.Disposition) || v.Reason == "" || v.Detail == "" {
@@ -70,7 +70,7 @@ func TestEveryVerdictIsComplete(t *testing.T) {
 // machine is off (E5).
 func TestNothingIsFreeWithoutProof(t *testing.T) {
 	var freed int
-	rapid.Check(t, func(t *rapid.T) {
+	checkOften(t, func(t *rapid.T) {
 		a, o := anyAllocation().Draw(t, "allocation"), anyObservation().Draw(t, "observation")
 		w := NewWorld(o)
 		for _, p := range o.Pods {
@@ -99,7 +99,7 @@ func TestNothingIsFreeWithoutProof(t *testing.T) {
 // What is due has been suspected in every run of a whole wait, by the clock that nobody sets, and nothing that has
 // been is left out; the next look is when the next wait ends.
 func TestTheLedgerWaits(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
+	checkOften(t, func(t *rapid.T) {
 		short := rapid.Map(rapid.IntRange(0, 5), func(n int) time.Duration { return time.Duration(n) * time.Minute })
 		patience := Patience{short.Draw(t, "grace"), short.Draw(t, "quarantine")}
 		waits := map[Disposition]time.Duration{Orphan: patience.Grace, Quarantine: patience.Quarantine}
@@ -155,6 +155,14 @@ func TestTheLedgerWaits(t *testing.T) {
 			}
 		}
 	})
+}
+
+// checkOften tries thousands of inputs, since what matters is rare among them.
+func checkOften(t *testing.T, property func(*rapid.T)) {
+	t.Helper()
+	for range 50 {
+		rapid.Check(t, property)
+	}
 }
 
 func namedByTheLiving(a Allocation, o Observation) bool {
