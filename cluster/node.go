@@ -72,7 +72,7 @@ func ObserveNode(n *corev1.Node) *Node {
 	}
 	for _, key := range tunnelAddresses() {
 		if a, err := netip.ParseAddr(n.Annotations[key]); err == nil {
-			slim.addresses = append(slim.addresses, a)
+			slim.addresses = append(slim.addresses, a.Unmap().WithZone(""))
 		}
 	}
 	for _, cidr := range n.Spec.PodCIDRs {

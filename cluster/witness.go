@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -200,51 +199,41 @@ func (w *Witness) PodCIDRs() []ipam.Holding {
 	return holdings
 }
 
-// Around returns the world as far as it concerns one pod that exists: the pod as given, its node, and whatever other
-// pods name one of the addresses.
-func (w *Witness) Around(ctx context.Context, p *Pod, addrs []netip.Addr) (ipam.World, error) {
-	o, err := w.observe(p, addrs)
-	if err != nil {
-		return ipam.World{}, err
-	}
-	return w.withNodes(ctx, o, w.Node)
+// Around returns the world as far as it concerns one pod that exists, and what is recorded for it: the pod as given,
+// whatever other pods name one of the addresses, and the nodes of all of them.
+func (w *Witness) Around(ctx context.Context, p *Pod, recorded []ipam.Allocation) (ipam.World, error) {
+	return w.around(ctx, p, recorded, w.Node)
 }
 
 // LiveAround answers as Around does, but reads the nodes without the cache.
-func (w *Witness) LiveAround(ctx context.Context, p *Pod, addrs []netip.Addr) (ipam.World, error) {
-	o, err := w.observe(p, addrs)
-	if err != nil {
-		return ipam.World{}, err
-	}
-	return w.withNodes(ctx, o, w.LiveNode)
+func (w *Witness) LiveAround(ctx context.Context, p *Pod, recorded []ipam.Allocation) (ipam.World, error) {
+	return w.around(ctx, p, recorded, w.LiveNode)
 }
 
-// observe gathers the pod as given and whatever other pods name one of the addresses.
-func (w *Witness) observe(p *Pod, addrs []netip.Addr) (ipam.Observation, error) {
-	o := ipam.Observation{Pods: []ipam.Pod{p.Evidence()}, PodsKnown: true}
-	for _, a := range addrs {
-		named, err := w.pods.GetIndexer().ByIndex(byAddress, a.String())
-		if err != nil {
-			return o, fmt.Errorf("looking for pods with %s: %w", a, err)
-		}
-		for _, other := range named {
-			if other, ok := other.(*Pod); ok && (other.Namespace != p.Namespace || other.Name != p.Name) {
-				o.Pods = append(o.Pods, other.Evidence())
+func (w *Witness) around(ctx context.Context, p *Pod, recorded []ipam.Allocation, node func(context.Context, string) (*Node, error)) (ipam.World, error) {
+	o := ipam.Observation{
+		Pods: []ipam.Pod{p.Evidence()}, PodsKnown: true,
+		NodesKnown: true, NodeDeletionMeansFenced: w.nodeDeletionMeansFenced,
+	}
+	nodes := map[string]bool{p.node: true}
+	for _, a := range recorded {
+		nodes[a.Owner.Node] = true
+		for _, addr := range a.Addresses() {
+			named, err := w.pods.GetIndexer().ByIndex(byAddress, addr.String())
+			if err != nil {
+				return ipam.World{}, fmt.Errorf("looking for pods with %s: %w", addr, err)
+			}
+			for _, other := range named {
+				if other, ok := other.(*Pod); ok && (other.Namespace != p.Namespace || other.Name != p.Name) {
+					o.Pods = append(o.Pods, other.Evidence())
+					nodes[other.node] = true
+				}
 			}
 		}
 	}
-	return o, nil
-}
-
-// withNodes adds the nodes of the observed pods and makes a world of it.
-func (w *Witness) withNodes(ctx context.Context, o ipam.Observation, node func(context.Context, string) (*Node, error)) (ipam.World, error) {
-	seen := map[string]bool{"": true}
-	for _, p := range o.Pods {
-		if seen[p.Node] {
-			continue
-		}
-		seen[p.Node] = true
-		n, err := node(ctx, p.Node)
+	delete(nodes, "")
+	for name := range nodes {
+		n, err := node(ctx, name)
 		if err != nil {
 			return ipam.World{}, err
 		}
@@ -252,8 +241,6 @@ func (w *Witness) withNodes(ctx context.Context, o ipam.Observation, node func(c
 			o.Nodes = append(o.Nodes, n.Evidence())
 		}
 	}
-	o.NodesKnown = true
-	o.NodeDeletionMeansFenced = w.nodeDeletionMeansFenced
 	o.NodesGoneFor = w.goneFor()
 	return ipam.NewWorld(o), nil
 }
@@ -264,6 +251,9 @@ func (w *Witness) nodeSeen(o any, exists bool) {
 	}
 }
 
+// memory is how long it is remembered that a node is missing. One that is asked for after that begins to be missing anew.
+const memory = 24 * time.Hour
+
 // note remembers since when a node has been missing.
 func (w *Witness) note(name string, exists bool) {
 	w.mu.Lock()
@@ -272,8 +262,10 @@ func (w *Witness) note(name string, exists bool) {
 		delete(w.missing, name)
 		return
 	}
+	now := w.clock().Steady
+	maps.DeleteFunc(w.missing, func(_ string, since time.Duration) bool { return now-since > memory })
 	if _, known := w.missing[name]; !known {
-		w.missing[name] = w.clock().Steady
+		w.missing[name] = now
 	}
 }
 
@@ -288,9 +280,9 @@ func (w *Witness) goneFor() map[string]time.Duration {
 	return gone
 }
 
-// Other looks, live, for an owner that is neither Pod nor Node. It returns the UID of the object that bears the name;
-// empty if there is none, or if nothing in this cluster serves such objects.
-func (w *Witness) Other(ctx context.Context, o ipam.Owner) (uid string, err error) {
+// Other looks, live, for an owner that is neither Pod nor Node. It returns nil if no object bears the name, or if
+// nothing in this cluster serves such objects.
+func (w *Witness) Other(ctx context.Context, o ipam.Owner) (*ipam.Presence, error) {
 	var object metav1.PartialObjectMetadata
 	switch o.Kind {
 	case ipam.OwnerService:
@@ -298,13 +290,13 @@ func (w *Witness) Other(ctx context.Context, o ipam.Owner) (uid string, err erro
 	case ipam.OwnerVirtualMachine:
 		object.SetGroupVersionKind(schema.GroupVersionKind{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"})
 	default:
-		return "", fmt.Errorf("looking for %s: nobody here can tell about owners of that kind", o)
+		return nil, fmt.Errorf("looking for %s: nobody here can tell about owners of that kind", o)
 	}
 	switch err := w.live.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, &object); {
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
-		return "", nil
+		return nil, nil
 	case err != nil:
-		return "", fmt.Errorf("looking for %s: %w", o, err)
+		return nil, fmt.Errorf("looking for %s: %w", o, err)
 	}
-	return string(object.UID), nil
+	return &ipam.Presence{UID: string(object.UID), Terminating: object.DeletionTimestamp != nil}, nil
 }

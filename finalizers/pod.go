@@ -3,7 +3,6 @@ package finalizers
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -170,16 +169,12 @@ func (r *Pod) hold(ctx context.Context, pod *cluster.Pod) (reconcile.Result, err
 // look gathers what is known about the pod and the addresses that are recorded for it. An end that the kubelet reported
 // is final, whatever the age of the cache. What frees addresses because of the state of a node is looked at live.
 func (r *Pod) look(ctx context.Context, pod *cluster.Pod, recorded []ipam.Allocation) (ipam.World, error) {
-	var addrs []netip.Addr
-	for _, a := range recorded {
-		addrs = append(addrs, a.Addresses()...)
-	}
-	world, err := r.Witness.Around(ctx, pod, addrs)
+	world, err := r.Witness.Around(ctx, pod, recorded)
 	if err != nil {
 		return ipam.World{}, err
 	}
 	if end := world.End(pod.Evidence()); end.Disposition == ipam.Free && end.Reason != ipam.EndReported {
-		return r.Witness.LiveAround(ctx, pod, addrs)
+		return r.Witness.LiveAround(ctx, pod, recorded)
 	}
 	return world, nil
 }

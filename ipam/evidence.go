@@ -8,11 +8,11 @@ import (
 // Phase is a pod's phase, as the API has it.
 type Phase string
 
-// The phases after which a pod does not run again.
+// The phases that matter: before a pod runs, and after which it does not run again.
 const (
+	PhasePending   Phase = "Pending"
 	PhaseSucceeded Phase = "Succeeded"
 	PhaseFailed    Phase = "Failed"
-	PhasePending   Phase = "Pending"
 )
 
 // Condition is a condition's status. The zero Condition is one that the object does not have.
@@ -34,7 +34,7 @@ type Pod struct {
 	// Deleted is its deletionTimestamp, which includes its grace period; zero if nobody deleted it.
 	Deleted time.Time
 	Phase   Phase
-	// HostNetwork: it shares its node's addresses and has none of its own. So has a mirror pod that does.
+	// HostNetwork: it shares its node's addresses and has none of its own.
 	HostNetwork bool
 	// Mirror: it stands for a pod that the kubelet runs without the API server.
 	Mirror bool
@@ -83,8 +83,10 @@ type Node struct {
 
 // Presence tells about an owner of another kind than Pod and Node.
 type Presence struct {
-	// UID of the object that bears the name; empty if there is none.
+	// UID of the object that bears the name.
 	UID string
+	// Terminating: somebody deleted it. That alone ends nothing.
+	Terminating bool
 	// Addresses that it names as its own.
 	Addresses []netip.Addr
 }
@@ -176,6 +178,7 @@ const (
 	nodeNotReady
 	nodeOutOfService
 	nodeGone
+	nodeFencing
 	nodeFenced
 )
 
@@ -188,6 +191,8 @@ func (w World) nodeState(name string) nodeState {
 		return nodeUnknown
 	case !ok && w.fences && w.goneFor[name] >= FenceTime:
 		return nodeFenced
+	case !ok && w.fences:
+		return nodeFencing
 	case !ok:
 		return nodeGone
 	case n.Ready == ConditionTrue:

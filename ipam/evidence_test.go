@@ -120,6 +120,12 @@ func everyNode() map[string]nodeCase {
 		Disposition: Quarantine, Reason: NodeGone, Evidence: "E6",
 		Detail: `node "n1" is gone, and nobody says that the machine is off`,
 	}
+	fencing := func(gone string) Verdict {
+		return Verdict{
+			Disposition: Keep, Reason: NodeFencing, Evidence: "E5",
+			Detail: `node "n1" has been gone for ` + gone + `, and after 40s that means that the machine is off`,
+		}
+	}
 	fenced := Verdict{
 		Disposition: Free, Reason: NodeFenced, Evidence: "E5",
 		Detail: `node "n1" has been gone for 40s, and its deletion means that the machine is off`,
@@ -136,8 +142,8 @@ func everyNode() map[string]nodeCase {
 		"silent":                                 {node(Node{}), unknown},
 		"silent and tainted":                     {node(Node{OutOfService: true}), unknown},
 		"gone":                                   {gone(false, time.Hour), missing},
-		"gone and fenced, not long enough":       {gone(true, 40*time.Second-1), missing},
-		"gone and fenced, nobody knows how long": {Observation{NodesKnown: true, NodeDeletionMeansFenced: true}, missing},
+		"gone and fenced, not long enough":       {gone(true, 40*time.Second-1), fencing("39s")},
+		"gone and fenced, nobody knows how long": {Observation{NodesKnown: true, NodeDeletionMeansFenced: true}, fencing("0s")},
 		"gone and fenced long enough":            {gone(true, 40*time.Second), fenced},
 		"unknown":                                {Observation{}, unknown},
 		"unknown, whatever is said of its end": {Observation{

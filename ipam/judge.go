@@ -41,6 +41,8 @@ const (
 	NodeOutOfService Reason = "NodeOutOfService"
 	// NodeFenced: the Node is gone, and here that means that the machine is off (E5).
 	NodeFenced Reason = "NodeFenced"
+	// NodeFencing: the Node is gone, and has not been for long enough to mean that the machine is off (E5).
+	NodeFencing Reason = "NodeFencing"
 	// NodeGone: the Node is gone (E6).
 	NodeGone Reason = "NodeGone"
 	// NodeReplaced: the Node is gone and another one bears its name, which knows nothing of the old one's pods (E6).
@@ -155,6 +157,8 @@ func (w World) ofNode(o Owner) Verdict {
 		return verdict(Quarantine, NodeReplaced, "E6", "%s is gone: that name is uid %s now", o, n.UID)
 	case state == nodeFenced:
 		return verdict(Free, NodeFenced, "E5", "%s has been gone for %s, and its deletion means that the machine is off", o, w.goneFor[o.Name].Truncate(time.Second))
+	case state == nodeFencing:
+		return w.fencing(o.Name)
 	case state == nodeGone:
 		return verdict(Quarantine, NodeGone, "E6", "%s is gone", o)
 	}
@@ -269,6 +273,10 @@ func (w World) End(p Pod) Verdict {
 	return w.byNode(o, p.Node)
 }
 
+func (w World) fencing(node string) Verdict {
+	return verdict(Keep, NodeFencing, "E5", "node %q has been gone for %s, and after %s that means that the machine is off", node, w.goneFor[node].Truncate(time.Second), FenceTime)
+}
+
 // byNode judges a pod whose end nobody reported.
 func (w World) byNode(o Owner, node string) Verdict {
 	switch w.nodeState(node) {
@@ -276,6 +284,8 @@ func (w World) byNode(o Owner, node string) Verdict {
 		return verdict(Free, NodeOutOfService, "E4", "node %q is not ready and has the taint node.kubernetes.io/out-of-service", node)
 	case nodeFenced:
 		return verdict(Free, NodeFenced, "E5", "node %q has been gone for %s, and its deletion means that the machine is off", node, w.goneFor[node].Truncate(time.Second))
+	case nodeFencing:
+		return w.fencing(node)
 	case nodeGone:
 		return verdict(Quarantine, NodeGone, "E6", "node %q is gone, and nobody says that the machine is off", node)
 	case nodeReady:

@@ -147,18 +147,19 @@ func (a Added) CheckNode(n *Node) []Problem {
 	return nil
 }
 
-// CheckOther does as CheckPod for any other owner. The uid is that of the object that bears the name; empty if there
-// is none.
-func (a Added) CheckOther(uid string) []Problem {
+// CheckOther does as CheckPod for any other owner.
+func (a Added) CheckOther(p *Presence) []Problem {
 	o := a.Owner
 	o.UID = ""
-	switch uid {
-	case a.Owner.UID:
-		return nil
-	case "":
+	switch {
+	case p == nil:
 		return a.ownerProblem(Wrong, "name", o.Name, "%s does not exist", o)
+	case p.UID != a.Owner.UID:
+		return a.ownerProblem(Wrong, "uid", a.Owner.UID, "%s has uid %s: an object of the same name is another owner", o, p.UID)
+	case p.Terminating:
+		return a.ownerProblem(Untimely, "name", o.Name, "%s is being deleted", o)
 	}
-	return a.ownerProblem(Wrong, "uid", a.Owner.UID, "%s has uid %s: an object of the same name is another owner", o, uid)
+	return nil
 }
 
 func (a Added) ownerProblem(f Fault, field, value, format string, args ...any) []Problem {

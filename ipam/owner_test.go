@@ -132,15 +132,19 @@ func TestAllocationOwner(t *testing.T) {
 			want: untimely("name", "n1", "Node n1 is being deleted"),
 		},
 		"a service that exists may have an address": {
-			got: service.CheckOther("u1"),
+			got: service.CheckOther(&Presence{UID: "u1"}),
 		},
 		"a service that does not exist may not": {
-			got:  service.CheckOther(""),
+			got:  service.CheckOther(nil),
 			want: wrong("name", "web", "Service default/web does not exist"),
 		},
 		"a service's namesake may not": {
-			got:  service.CheckOther("u2"),
+			got:  service.CheckOther(&Presence{UID: "u2"}),
 			want: wrong("uid", "u1", "Service default/web has uid u2: an object of the same name is another owner"),
+		},
+		"a service that is being deleted may not": {
+			got:  service.CheckOther(&Presence{UID: "u1", Terminating: true}),
+			want: untimely("name", "web", "Service default/web is being deleted"),
 		},
 	}
 	for name, tt := range tests {

@@ -175,8 +175,12 @@ func (AddressBlock) ValidateDelete(context.Context, *v1alpha1.AddressBlock) (adm
 // network, and by their owners. Only what passed the earlier checks goes to the later, dearer ones.
 func (w AddressBlock) checkAdded(ctx context.Context, b ipam.Block, added []ipam.Added, pool ipam.Pool, dryRun bool) ([]ipam.Problem, error) {
 	problems := b.CheckAdded(added, pool, w.Clock().Wall)
+	own := ipam.Block{Name: b.Name}
 	for _, a := range added {
-		more, err := w.checkHandle(ctx, a, pool.Network)
+		own.Entries = append(own.Entries, a.Entry)
+	}
+	for _, a := range added {
+		more, err := w.checkHandle(ctx, a, own, pool.Network)
 		if err != nil {
 			return nil, err
 		}
@@ -189,13 +193,14 @@ func (w AddressBlock) checkAdded(ctx context.Context, b ipam.Block, added []ipam
 	return append(problems, more...), err
 }
 
-func (w AddressBlock) checkHandle(ctx context.Context, a ipam.Added, network string) ([]ipam.Problem, error) {
+// checkHandle compares an added entry with those that have its handle: in the same write, and in the blocks that the
+// cache knows. The same handle in another network is another hand-out.
+func (w AddressBlock) checkHandle(ctx context.Context, a ipam.Added, own ipam.Block, network string) ([]ipam.Problem, error) {
 	blocks, err := w.Records.Blocks(ctx, backends.Query{Handle: a.Handle})
 	if err != nil {
 		return nil, err
 	}
-	// The same handle in another network is another hand-out.
-	kept := blocks[:0]
+	kept := []ipam.Block{own}
 	for _, b := range blocks {
 		switch p, err := w.Records.Pool(ctx, b.Pool); {
 		case errors.Is(err, backends.ErrNotFound):

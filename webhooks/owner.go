@@ -87,8 +87,11 @@ func (o Owners) checkOne(ctx context.Context, a ipam.Added) ([]ipam.Problem, err
 		}
 		return a.CheckNode(nodeEvidence(node)), nil
 	case ipam.OwnerVirtualMachine, ipam.OwnerService:
-		uid, err := o.Witness.Other(ctx, a.Owner)
-		return a.CheckOther(uid), err
+		owner, err := o.Witness.Other(ctx, a.Owner)
+		if err != nil {
+			return nil, err
+		}
+		return a.CheckOther(owner), nil
 	case ipam.OwnerExternal:
 	}
 	return nil, nil
