@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Decode reads the content of a configuration file: one YAML document over the settings of Default. A key that is
-// unknown or stands twice, a value of the wrong type and everything that Validate finds are errors. They are told all
-// at once and in one line, each with its line in the file, its field, its value and what to write instead; only a file
-// that is no YAML, or no Configuration of this version, is not looked at any further.
+// Decode reads the content of a configuration file: one YAML document over the settings of Default. Its errors are one
+// line, and tell each mistake with its line in the file, its field, its value and what to write instead. Keys that are
+// unknown or stand twice and values of the wrong type are told all at once; where there are none, so is everything that
+// Validate finds. A file that is no Configuration of this version is not looked at any further.
 func Decode(data []byte) (*Configuration, error) {
 	root, err := document(data)
 	if err != nil {
