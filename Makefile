@@ -56,7 +56,7 @@ lint: bin/golangci-lint ## run the linters alone
 	bin/golangci-lint run
 
 .PHONY: test
-test: $(control-plane) ## run every test; concurrent packages once more with the race detector
+test: $(control-plane) bin/kustomize ## run every test; concurrent packages once more with the race detector
 	go test ./...
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 

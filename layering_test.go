@@ -66,7 +66,8 @@ func layers() map[string]layer {
 			tests:   tests,
 		},
 
-		"backends": {imports: []string{"ipam"}, tests: tests},
+		"backends":             {imports: []string{"ipam"}, tests: tests},
+		"backends/backendtest": {imports: []string{"ipam", "backends", goCmp, rapid}},
 		"backends/native": {
 			imports: append([]string{"ipam", "backends", "apis/ipam/v1alpha1"}, kubernetes...),
 			tests:   tests,

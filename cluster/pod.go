@@ -172,15 +172,18 @@ func podAddresses(p *corev1.Pod) (addrs []netip.Addr, known bool) {
 	for ip := range strings.SplitSeq(p.Annotations[calicoPodIPs], ",") {
 		add(ip)
 	}
-	status, told := p.Annotations[multusStatus]
-	if !told {
-		status, told = p.Annotations[multusStatusOldName]
-	}
-	if told {
+	told := p.Annotations[multusNetworks] == "" && p.Annotations[multusDefault] == ""
+	for _, key := range []string{multusStatus, multusStatusOldName} {
+		status, ok := p.Annotations[key]
+		if !ok {
+			continue
+		}
+		told = true
 		var networks []struct {
 			IPs []string `json:"ips"`
 		}
-		if err := json.Unmarshal([]byte(status), &networks); err != nil {
+		// The default network is always on the list, so that an empty one tells nothing.
+		if err := json.Unmarshal([]byte(status), &networks); err != nil || len(networks) == 0 {
 			known = false
 		}
 		for _, n := range networks {
@@ -188,8 +191,6 @@ func podAddresses(p *corev1.Pod) (addrs []netip.Addr, known bool) {
 				add(ip)
 			}
 		}
-	} else if p.Annotations[multusNetworks] != "" || p.Annotations[multusDefault] != "" {
-		known = false
 	}
-	return addrs, known
+	return addrs, known && told
 }

@@ -247,6 +247,8 @@ func (w *Witness) around(ctx context.Context, p *Pod, recorded []ipam.Allocation
 
 func (w *Witness) nodeSeen(o any, exists bool) {
 	if n, ok := o.(*Node); ok {
+		// It has been there until now: what was noted before was about an earlier node of that name, or came late.
+		w.note(n.Name, true)
 		w.note(n.Name, exists)
 	}
 }

@@ -71,7 +71,7 @@ func (r *AddressPool) Reconcile(ctx context.Context, req reconcile.Request) (rec
 		return reconcile.Result{}, err
 	}
 	if draining := meta.FindStatusCondition(object.Status.Conditions, string(v1alpha1.Draining)); changed && object.DeletionTimestamp != nil {
-		r.Voice.event(nativeReference(&object, poolKind), corev1.EventTypeNormal, v1alpha1.EventPoolDraining, "Drain", "%s", draining.Message)
+		r.Voice.event(nativeReference(&object, poolKind), nil, corev1.EventTypeNormal, v1alpha1.EventPoolDraining, "Drain", "%s", draining.Message)
 	}
 	return reconcile.Result{RequeueAfter: max(again, 0)}, nil
 }

@@ -193,7 +193,9 @@ func (r *Pod) release(ctx context.Context, pod *cluster.Pod, recorded []ipam.All
 			// The guard worked: another hand-out is there by now.
 			r.Voice.keeps(a, verdict)
 		case err != nil:
-			r.Voice.failed(pod, a, err)
+			if ctx.Err() == nil {
+				r.Voice.failed(pod, a, err)
+			}
 			failures = append(failures, err)
 		default:
 			r.Voice.released(pod, a, verdict)
@@ -204,8 +206,10 @@ func (r *Pod) release(ctx context.Context, pod *cluster.Pod, recorded []ipam.All
 
 // letGo takes the finalizer off, and tells why if addresses stay behind.
 func (r *Pod) letGo(ctx context.Context, pod *cluster.Pod, state podState, step podStep, recorded []ipam.Allocation) error {
-	if err := patchFinalizer(ctx, r.Client, &corev1.Pod{}, pod, remove); err != nil {
-		r.Voice.stuck(pod, err)
+	if err := patchFinalizer(ctx, r.Client, &corev1.Pod{}, pod, remove); err != nil && r.holds(ctx, pod) {
+		if ctx.Err() == nil { // The manager that ends tells of no trouble.
+			r.Voice.stuck(pod, err)
+		}
 		return err
 	}
 	if step.action == podLetGo && step.reason != Unwanted && len(recorded) > 0 {
@@ -213,6 +217,13 @@ func (r *Pod) letGo(ctx context.Context, pod *cluster.Pod, state podState, step 
 	}
 	r.Voice.letGo(podKind, pod.DeletionTimestamp, step.reason)
 	return nil
+}
+
+// holds tells whether our finalizer is still on, after a patch that should have taken it off and was answered with an
+// error: one whose answer was lost may have been carried out.
+func (r *Pod) holds(ctx context.Context, pod *cluster.Pod) bool {
+	live, err := r.Witness.LivePod(ctx, client.ObjectKeyFromObject(pod))
+	return err != nil || live != nil && live.UID == pod.UID && slices.Contains(live.Finalizers, v1alpha1.AddressesFinalizer)
 }
 
 func owner(p *cluster.Pod) ipam.Owner {

@@ -3,6 +3,8 @@ package finalizers
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -81,7 +84,7 @@ func (v Voice) waits(pod *cluster.Pod, s podState, step podStep) {
 	if s.pod.Deleted.IsZero() || step.reason == ipam.Ending && s.now.Sub(s.pod.Deleted) < patience {
 		return
 	}
-	v.event(podReference(pod), corev1.EventTypeNormal, v1alpha1.EventAddressesHeld, "Wait",
+	v.event(podReference(pod), nil, corev1.EventTypeNormal, v1alpha1.EventAddressesHeld, string(step.reason),
 		"waits to be proven gone: %s. Let go at %s at the latest", s.end.Detail, s.pod.Deleted.Add(s.deadline).UTC().Format(time.RFC3339))
 }
 
@@ -90,14 +93,14 @@ func (v Voice) released(pod *cluster.Pod, a ipam.Allocation, verdict ipam.Verdic
 	v.releases.WithLabelValues(v.backend, string(verdict.Reason)).Inc()
 	v.log.Info("released", "pod", klog.KObj(pod), "handle", a.Handle, "address", addresses(a), "block", a.Places[0].Block,
 		"pool", a.Places[0].Pool, "node", a.Owner.Node, "verdict", verdict.Disposition, "reason", verdict.Reason, "evidence", verdict.Evidence, "detail", verdict.Detail)
-	v.event(podReference(pod), corev1.EventTypeNormal, v1alpha1.EventAddressReleased, "Release",
+	v.event(podReference(pod), handOut(a), corev1.EventTypeNormal, v1alpha1.EventAddressReleased, "Release",
 		"released %s (%s, handle %s): %s", addresses(a), v.backend, a.Handle, verdict.Detail)
 }
 
 // failed tells of a hand-out that could not be given back.
 func (v Voice) failed(pod *cluster.Pod, a ipam.Allocation, err error) {
 	v.releaseErrors.WithLabelValues(v.backend).Inc()
-	v.event(podReference(pod), corev1.EventTypeWarning, v1alpha1.EventAddressReleaseFailed, "Release",
+	v.event(podReference(pod), handOut(a), corev1.EventTypeWarning, v1alpha1.EventAddressReleaseFailed, "Release",
 		"releasing %s (%s, handle %s): %v", addresses(a), v.backend, a.Handle, err)
 }
 
@@ -111,14 +114,14 @@ func (v Voice) leaves(pod *cluster.Pod, s podState, step podStep, recorded []ipa
 	for _, a := range recorded {
 		v.log.Info("left allocated", "pod", klog.KObj(pod), "handle", a.Handle, "address", addresses(a), "node", a.Owner.Node,
 			"reason", step.reason, "evidence", s.end.Evidence, "detail", s.end.Detail)
-		v.event(podReference(pod), corev1.EventTypeWarning, v1alpha1.EventAddressesLeft, "LetGo",
+		v.event(podReference(pod), handOut(a), corev1.EventTypeWarning, v1alpha1.EventAddressesLeft, "LetGo",
 			"let go (%s), and %s stays allocated: %s", step.reason, addresses(a), s.end.Detail)
 	}
 }
 
 // stuck tells of a finalizer that cannot be taken off.
 func (v Voice) stuck(pod *cluster.Pod, err error) {
-	v.event(podReference(pod), corev1.EventTypeWarning, v1alpha1.EventFinalizerStuck, "LetGo",
+	v.event(podReference(pod), nil, corev1.EventTypeWarning, v1alpha1.EventFinalizerStuck, "LetGo",
 		"taking finalizer %s off: %v", v1alpha1.AddressesFinalizer, err)
 }
 
@@ -129,26 +132,36 @@ func (v Voice) letGo(kind string, deleted *metav1.Time, reason ipam.Reason) {
 	}
 }
 
-// event writes an Event. The API limits a note to 1024 characters.
-func (v Voice) event(about *corev1.ObjectReference, kind string, reason v1alpha1.EventReason, action, note string, args ...any) {
+// event writes an Event. The API limits a note to 1024 characters. The recorder counts Events that differ in nothing but
+// their notes as one and keeps the first note, so what deserves a note of its own must differ in related or action.
+func (v Voice) event(about *corev1.ObjectReference, related runtime.Object, kind string, reason v1alpha1.EventReason, action, note string, args ...any) {
 	text := fmt.Sprintf(note, args...)
 	if len(text) > 1024 {
 		text = text[:1021] + "..."
 	}
-	v.recorder.Eventf(about, nil, kind, string(reason), action, "%s", text)
+	v.recorder.Eventf(about, related, kind, string(reason), action, "%s", text)
 }
 
 func podReference(p *cluster.Pod) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: podKind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 }
 
+// handOut names a hand-out in the first block that holds some of it.
+func handOut(a ipam.Allocation) *corev1.ObjectReference {
+	return &corev1.ObjectReference{
+		APIVersion: v1alpha1.Group + "/" + v1alpha1.Version, Kind: blockKind, Name: a.Places[0].Block,
+		FieldPath: fmt.Sprintf("spec.allocations{%s}", a.Handle),
+	}
+}
+
 func nativeReference(o client.Object, kind string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: v1alpha1.Group + "/" + v1alpha1.Version, Kind: kind, Name: o.GetName(), UID: o.GetUID()}
 }
 
+// addresses tells all addresses of a hand-out, in an order that does not depend on that of its blocks.
 func addresses(a ipam.Allocation) string {
 	var texts []string
-	for _, addr := range a.Addresses() {
+	for _, addr := range slices.SortedFunc(slices.Values(a.Addresses()), netip.Addr.Compare) {
 		texts = append(texts, addr.String())
 	}
 	return strings.Join(texts, ",")

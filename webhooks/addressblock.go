@@ -45,15 +45,16 @@ func (w AddressBlock) Default(ctx context.Context, req admission.Request) admiss
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the AddressBlock: %w", err))
 	}
 	pool, err := w.Records.Pool(ctx, next.Spec.Pool)
-	if err != nil && !errors.Is(err, backends.ErrNotFound) {
-		return admission.Errored(http.StatusInternalServerError, err)
-	}
 	if req.Operation == admissionv1.Update {
 		var old v1alpha1.AddressBlock
 		if err := json.Unmarshal(req.OldObject.Raw, &old); err != nil {
 			return admission.Errored(http.StatusBadRequest, fmt.Errorf("decoding the old AddressBlock: %w", err))
 		}
+		// Giving back is never refused: without the pool, what is given back just does not cool down.
 		return admission.Patched("", cool(old, next, pool, w.Clock())...)
+	}
+	if err != nil && !errors.Is(err, backends.ErrNotFound) {
+		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	return admission.Patched("", w.fill(next, pool)...)
 }
@@ -95,14 +96,17 @@ func cool(old, next v1alpha1.AddressBlock, pool ipam.Pool, at ipam.Moment) []jso
 
 // ValidateCreate implements admission.Validator.
 func (w AddressBlock) ValidateCreate(ctx context.Context, object *v1alpha1.AddressBlock) (admission.Warnings, error) {
+	if !w.Effects.judges() {
+		return nil, nil
+	}
 	b, dryRun := object.Law(), dryRun(ctx)
-	if _, err := w.Records.Block(ctx, b.Name); err == nil {
+	if _, err := w.Records.Block(ctx, b.Name); err == nil && w.Effects.Of(ipam.SecondUnfilledBlock) == config.EffectDeny {
 		// Storage would say so too, but only after the claim was spent on a name that another node has.
 		return nil, apierrors.NewAlreadyExists(schema.GroupResource{Group: v1alpha1.Group, Resource: "addressblocks"}, b.Name)
 	}
 	problems, err := w.checkCreate(ctx, b, dryRun)
 	if err != nil {
-		return nil, err
+		return w.Effects.unjudged(err)
 	}
 	return w.Effects.answer(blockSubject(object), problems, dryRun)
 }
@@ -120,22 +124,23 @@ func (w AddressBlock) checkCreate(ctx context.Context, b ipam.Block, dryRun bool
 	if pool.Terminating {
 		problems = append(problems, draining("spec.pool", fmt.Sprintf("AddressPool %q is being deleted and gives out no more blocks: use another pool", b.Pool)))
 	}
-	node, err := w.Witness.Node(ctx, b.Node)
-	switch {
+	nodeUID := ""
+	switch node, err := w.Witness.Node(ctx, b.Node); {
 	case err != nil:
 		return nil, err
-	case node == nil:
+	case node != nil:
+		nodeUID = string(node.UID)
+	default:
 		problems = append(problems, ipam.Problem{
 			Rule: ipam.BlockMalformed, Fault: ipam.Wrong, Field: "spec.node", Value: b.Node,
 			Message: fmt.Sprintf("Node %q does not exist", b.Node),
 		})
 	}
-	more, err := w.checkAdded(ctx, b, ipam.Block{Node: b.Node, Subnet: b.Subnet}.Adds(b), pool, dryRun)
-	problems = append(problems, more...)
-	if err != nil || w.denies(problems) {
+	problems, err = w.checkAdded(ctx, problems, b, ipam.Block{Node: b.Node, Subnet: b.Subnet}.Adds(b), pool, dryRun)
+	if err != nil || w.Effects.denies(problems) {
 		return problems, err
 	}
-	second, err := w.checkSecond(ctx, b, string(node.UID), pool, dryRun)
+	second, err := w.checkSecond(ctx, b, nodeUID, pool, dryRun)
 	return append(problems, second...), err
 }
 
@@ -143,7 +148,7 @@ func (w AddressBlock) checkCreate(ctx context.Context, b ipam.Block, dryRun bool
 func (w AddressBlock) ValidateUpdate(ctx context.Context, oldObject, object *v1alpha1.AddressBlock) (admission.Warnings, error) {
 	old, b, dryRun := oldObject.Law(), object.Law(), dryRun(ctx)
 	added := old.Adds(b)
-	if len(added) == 0 {
+	if len(added) == 0 || !w.Effects.judges() {
 		return nil, nil
 	}
 	var problems []ipam.Problem
@@ -152,15 +157,15 @@ func (w AddressBlock) ValidateUpdate(ctx context.Context, oldObject, object *v1a
 	case errors.Is(err, backends.ErrNotFound):
 		problems = append(problems, draining("spec.pool", fmt.Sprintf("AddressPool %q does not exist: its blocks can only be given back", b.Pool)))
 	case err != nil:
-		return nil, err
+		return w.Effects.unjudged(err)
 	case b.Terminating:
 		problems = append(problems, ipam.Problem{
 			Rule: ipam.AllocationConflict, Fault: ipam.Untimely, Field: added[0].Field,
 			Message: fmt.Sprintf("AddressBlock %q is being deleted: take an address from another block", b.Name),
 		})
 	default:
-		if problems, err = w.checkAdded(ctx, old, added, pool, dryRun); err != nil {
-			return nil, err
+		if problems, err = w.checkAdded(ctx, nil, old, added, pool, dryRun); err != nil {
+			return w.Effects.unjudged(err)
 		}
 	}
 	return w.Effects.answer(blockSubject(object), problems, dryRun)
@@ -172,9 +177,10 @@ func (AddressBlock) ValidateDelete(context.Context, *v1alpha1.AddressBlock) (adm
 }
 
 // checkAdded judges the allocations that a write adds to a block: by themselves, against the other blocks of the
-// network, and by their owners. Only what passed the earlier checks goes to the later, dearer ones.
-func (w AddressBlock) checkAdded(ctx context.Context, b ipam.Block, added []ipam.Added, pool ipam.Pool, dryRun bool) ([]ipam.Problem, error) {
-	problems := b.CheckAdded(added, pool, w.Clock().Wall)
+// network, and by their owners. It returns what it finds behind the problems that are known already. Only what passed
+// the earlier checks goes to the later, dearer ones.
+func (w AddressBlock) checkAdded(ctx context.Context, problems []ipam.Problem, b ipam.Block, added []ipam.Added, pool ipam.Pool, dryRun bool) ([]ipam.Problem, error) {
+	problems = append(problems, b.CheckAdded(added, pool, w.Clock().Wall)...)
 	own := ipam.Block{Name: b.Name}
 	for _, a := range added {
 		own.Entries = append(own.Entries, a.Entry)
@@ -186,7 +192,7 @@ func (w AddressBlock) checkAdded(ctx context.Context, b ipam.Block, added []ipam
 		}
 		problems = append(problems, more...)
 	}
-	if len(added) == 0 || w.denies(problems) {
+	if len(added) == 0 || w.Effects.denies(problems) {
 		return problems, nil
 	}
 	more, err := w.Owners.check(ctx, added, w.Effects, dryRun)
@@ -196,6 +202,9 @@ func (w AddressBlock) checkAdded(ctx context.Context, b ipam.Block, added []ipam
 // checkHandle compares an added entry with those that have its handle: in the same write, and in the blocks that the
 // cache knows. The same handle in another network is another hand-out.
 func (w AddressBlock) checkHandle(ctx context.Context, a ipam.Added, own ipam.Block, network string) ([]ipam.Problem, error) {
+	if a.Handle == "" {
+		return nil, nil
+	}
 	blocks, err := w.Records.Blocks(ctx, backends.Query{Handle: a.Handle})
 	if err != nil {
 		return nil, err
@@ -207,6 +216,9 @@ func (w AddressBlock) checkHandle(ctx context.Context, a ipam.Added, own ipam.Bl
 		case err != nil:
 			return nil, err
 		case p.Network == network:
+			if b.Name == own.Name { // What stood in its place is itself, before it said whose it is.
+				b.Entries = slices.DeleteFunc(slices.Clone(b.Entries), func(e ipam.Entry) bool { return e.Offset == a.Offset })
+			}
 			kept = append(kept, b)
 		}
 	}
@@ -251,11 +263,6 @@ func second(b ipam.Block, name string) ipam.Problem {
 
 func draining(field, message string) ipam.Problem {
 	return ipam.Problem{Rule: ipam.PoolDraining, Fault: ipam.Untimely, Field: field, Message: message}
-}
-
-// denies tells whether the write is lost already, so that dearer checks and side effects can be spared.
-func (w AddressBlock) denies(problems []ipam.Problem) bool {
-	return slices.ContainsFunc(problems, func(p ipam.Problem) bool { return w.Effects.Of(p.Rule) == config.EffectDeny })
 }
 
 func blockSubject(b *v1alpha1.AddressBlock) subject {

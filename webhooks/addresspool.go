@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/backends"
 	"github.com/oakum-dev/oakum/cluster"
@@ -48,13 +49,16 @@ func (w AddressPool) Default(_ context.Context, req admission.Request) admission
 
 // ValidateCreate implements admission.Validator.
 func (w AddressPool) ValidateCreate(ctx context.Context, object *v1alpha1.AddressPool) (admission.Warnings, error) {
+	if !w.Effects.judges() {
+		return nil, nil
+	}
 	pool, problems := object.Law()
-	return w.answer(ctx, object, pool, problems)
+	return w.answer(ctx, object, ipam.Pool{}, pool, problems)
 }
 
 // ValidateUpdate implements admission.Validator. Only what the update makes worse counts.
 func (w AddressPool) ValidateUpdate(ctx context.Context, oldObject, object *v1alpha1.AddressPool) (admission.Warnings, error) {
-	if equality.Semantic.DeepEqual(oldObject.Spec, object.Spec) {
+	if !w.Effects.judges() || equality.Semantic.DeepEqual(oldObject.Spec, object.Spec) {
 		return nil, nil
 	}
 	old, before := oldObject.Law()
@@ -64,18 +68,21 @@ func (w AddressPool) ValidateUpdate(ctx context.Context, oldObject, object *v1al
 	if !slices.Equal(old.Reserved, pool.Reserved) {
 		var err error
 		if blocks, err = w.Records.LiveBlocks(ctx, backends.Query{Pool: pool.Name}); err != nil {
-			return nil, err
+			return w.Effects.unjudged(err)
 		}
 	}
-	return w.answer(ctx, object, pool, append(problems, pool.CheckShrink(old, blocks)...))
+	return w.answer(ctx, object, old, pool, append(problems, pool.CheckShrink(old, blocks)...))
 }
 
 // ValidateDelete implements admission.Validator. A pool may always be deleted; whoever does it should know what it
 // waits for.
 func (w AddressPool) ValidateDelete(ctx context.Context, object *v1alpha1.AddressPool) (admission.Warnings, error) {
+	if !w.Effects.judges() {
+		return nil, nil
+	}
 	blocks, err := w.Records.Blocks(ctx, backends.Query{Pool: object.Name})
 	if err != nil {
-		return nil, err
+		return notJudged(err), nil
 	}
 	if len(blocks) == 0 {
 		return nil, nil
@@ -90,26 +97,35 @@ func (w AddressPool) ValidateDelete(ctx context.Context, object *v1alpha1.Addres
 	}}, dryRun(ctx))
 }
 
-func (w AddressPool) answer(ctx context.Context, object *v1alpha1.AddressPool, pool ipam.Pool, problems []ipam.Problem) (admission.Warnings, error) {
+// answer adds what the pool shares with others and did not share before, when it was the old one, to its problems.
+func (w AddressPool) answer(ctx context.Context, object *v1alpha1.AddressPool, old, pool ipam.Pool, problems []ipam.Problem) (admission.Warnings, error) {
 	var pools v1alpha1.AddressPoolList
 	if err := w.Live.List(ctx, &pools); err != nil {
-		return nil, fmt.Errorf("listing the pools: %w", err)
+		return w.Effects.unjudged(fmt.Errorf("listing the pools: %w", err))
 	}
 	others := make([]ipam.Pool, len(pools.Items))
 	for i := range pools.Items {
 		others[i], _ = pools.Items[i].Law()
 	}
-	problems = append(problems, pool.CheckOverlap(others)...)
-	warnings, err := w.Effects.answer(poolSubject(object), problems, dryRun(ctx))
-	if err != nil || pool.Network != v1alpha1.DefaultNetwork {
+	problems = append(problems, ipam.Ratchet(old.CheckOverlap(others), pool.CheckOverlap(others))...)
+	dryRun := dryRun(ctx)
+	warnings, err := w.Effects.answer(poolSubject(object), problems, dryRun)
+	if err != nil || pool.Network != v1alpha1.DefaultNetwork || w.Effects.Of(ipam.PoolOverlap) == config.EffectOff {
 		return warnings, err
 	}
 	holdings, err := w.holdings(ctx)
 	if err != nil {
-		return nil, err
+		return append(warnings, notJudged(err)...), nil
 	}
+	before := old.Meets(holdings)
 	for _, h := range pool.Meets(holdings) {
-		warnings = append(warnings, fmt.Sprintf("%s: the pool overlaps %s (%s): give it a network of its own unless you mean it", ipam.PoolOverlap, h.Holder, h.Prefix))
+		if slices.Contains(before, h) {
+			continue
+		}
+		warnings = append(warnings, w.Effects.warn(poolSubject(object), ipam.Problem{
+			Rule: ipam.PoolOverlap, Fault: ipam.Untimely,
+			Message: fmt.Sprintf("the pool overlaps %s (%s): give it a network of its own unless you mean it", h.Holder, h.Prefix),
+		}, dryRun))
 	}
 	return warnings, nil
 }

@@ -28,6 +28,10 @@ type Claims struct {
 	Clock     cluster.Clock
 }
 
+// claimTries is how often a claim is looked at that changes under one's hands: the manager removes those that are over,
+// and other creations of the node replace them.
+const claimTries = 5
+
 // take makes the node's claim name this block, or returns why it cannot. It decides between concurrent creations: of
 // those that try, one creates or replaces the Lease. On a dry run it answers the same and writes nothing.
 func (c Claims) take(ctx context.Context, b ipam.Block, nodeUID string, pool ipam.Pool, records backends.Blocks, dryRun bool) ([]ipam.Problem, error) {
@@ -44,35 +48,38 @@ func (c Claims) take(ctx context.Context, b ipam.Block, nodeUID string, pool ipa
 			AcquireTime:    &metav1.MicroTime{Time: c.Clock().Wall},
 		},
 	}
-	if !dryRun {
-		switch err := c.Client.Create(ctx, fresh.DeepCopy()); {
-		case err == nil:
-			return nil, nil
-		case !apierrors.IsAlreadyExists(err):
-			return nil, fmt.Errorf("creating the claim of node %q on pool %q: %w", b.Node, b.Pool, err)
+	for range claimTries {
+		if !dryRun {
+			switch err := c.Client.Create(ctx, fresh.DeepCopy()); {
+			case err == nil:
+				return nil, nil
+			case !apierrors.IsAlreadyExists(err):
+				return nil, fmt.Errorf("creating the claim of node %q on pool %q: %w", b.Node, b.Pool, err)
+			}
 		}
-	}
-	var lease coordinationv1.Lease
-	switch err := c.Live.Get(ctx, client.ObjectKeyFromObject(&fresh), &lease); {
-	case apierrors.IsNotFound(err) && dryRun:
+		var lease coordinationv1.Lease
+		switch err := c.Live.Get(ctx, client.ObjectKeyFromObject(&fresh), &lease); {
+		case apierrors.IsNotFound(err) && dryRun:
+			return nil, nil
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("reading the claim of node %q on pool %q: %w", b.Node, b.Pool, err)
+		}
+		problems, err := c.ask(ctx, lease, want, b, pool, records)
+		if err != nil || len(problems) > 0 || dryRun {
+			return problems, err
+		}
+		lease.Annotations, lease.Spec = fresh.Annotations, fresh.Spec
+		switch err := c.Client.Update(ctx, &lease); {
+		case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("taking over the claim of node %q on pool %q: %w", b.Node, b.Pool, err)
+		}
 		return nil, nil
-	case apierrors.IsNotFound(err):
-		return []ipam.Problem{pending(b, "another block", 0)}, nil
-	case err != nil:
-		return nil, fmt.Errorf("reading the claim of node %q on pool %q: %w", b.Node, b.Pool, err)
 	}
-	problems, err := c.ask(ctx, lease, want, b, pool, records)
-	if err != nil || len(problems) > 0 || dryRun {
-		return problems, err
-	}
-	lease.Annotations, lease.Spec = fresh.Annotations, fresh.Spec
-	switch err := c.Client.Update(ctx, &lease); {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return []ipam.Problem{pending(b, "another block", 0)}, nil
-	case err != nil:
-		return nil, fmt.Errorf("taking over the claim of node %q on pool %q: %w", b.Node, b.Pool, err)
-	}
-	return nil, nil
+	return []ipam.Problem{pending(b, "another block", 0)}, nil
 }
 
 // ask returns why the claim that is there stands against the block; nothing if the claim may be replaced.
@@ -92,7 +99,11 @@ func (c Claims) ask(ctx context.Context, lease coordinationv1.Lease, want ipam.C
 	case ipam.ClaimBinds:
 		return []ipam.Problem{second(b, claim.Block)}, nil
 	case ipam.ClaimPending:
-		return []ipam.Problem{pending(b, fmt.Sprintf("AddressBlock %q", claim.Block), ipam.ClaimAge-age)}, nil
+		what := "another block"
+		if claim.Block != "" {
+			what = fmt.Sprintf("AddressBlock %q", claim.Block)
+		}
+		return []ipam.Problem{pending(b, what, ipam.ClaimAge-age)}, nil
 	case ipam.ClaimOurs, ipam.ClaimOver:
 	}
 	return nil, nil

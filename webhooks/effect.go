@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -62,6 +63,16 @@ func (e Effects) Of(rule ipam.Rule) config.Effect {
 	return config.EffectOff
 }
 
+// judges tells whether a breach of a rule has any effect.
+func (e Effects) judges() bool {
+	return e.settings.Mode == config.ModeEnforce || e.settings.Mode == config.ModeWarn
+}
+
+// denies tells whether the write is lost, so that dearer checks and side effects can be spared.
+func (e Effects) denies(problems []ipam.Problem) bool {
+	return slices.ContainsFunc(problems, func(p ipam.Problem) bool { return e.Of(p.Rule) == config.EffectDeny })
+}
+
 // Enforced tells whether objects are held until their addresses are free.
 func (e Effects) Enforced() bool { return e.settings.Mode == config.ModeEnforce }
 
@@ -76,30 +87,25 @@ type subject struct {
 
 // answer refuses the write if a problem's rule says so, and else admits it with the warnings. Wrong and missing values
 // are Invalid (422), with their fields as causes; right values at the wrong time are Forbidden (403). On a dry run
-// nothing is recorded.
+// nothing is recorded, and of a write that is refused no warning is.
 func (e Effects) answer(s subject, problems []ipam.Problem, dryRun bool) (admission.Warnings, error) {
 	var warnings admission.Warnings
 	var invalid field.ErrorList
 	var untimely []string
+	quiet := dryRun || e.denies(problems)
 	for _, p := range problems {
-		effect := e.Of(p.Rule)
-		if effect == config.EffectOff {
+		switch effect := e.Of(p.Rule); {
+		case effect == config.EffectOff:
 			continue
-		}
-		if !dryRun {
-			e.total.WithLabelValues(e.backend, string(p.Rule), string(effect)).Inc()
-		}
-		switch {
 		case effect == config.EffectWarn:
-			warnings = append(warnings, string(p.Rule)+": "+message(p))
-			if !dryRun {
-				e.recorder.Eventf(s.reference(), nil, corev1.EventTypeWarning, string(v1alpha1.EventAdmissionWarning), "Admit", "%s: %s", p.Rule, message(p))
-			}
+			warnings = append(warnings, e.warn(s, p, quiet))
+			continue
 		case p.Fault == ipam.Untimely:
 			untimely = append(untimely, message(p))
 		default:
 			invalid = append(invalid, fieldError(p))
 		}
+		e.count(p.Rule, config.EffectDeny, dryRun)
 	}
 	switch group := s.GetObjectKind().GroupVersionKind().Group; {
 	case len(invalid) > 0:
@@ -108,6 +114,36 @@ func (e Effects) answer(s subject, problems []ipam.Problem, dryRun bool) (admiss
 		return warnings, apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: s.resource}, s.GetName(), errors.New(strings.Join(untimely, "; ")))
 	}
 	return warnings, nil
+}
+
+// warn returns a warning as the client sees it, and records it unless it shall be quiet.
+func (e Effects) warn(s subject, p ipam.Problem, quiet bool) string {
+	warning := string(p.Rule) + ": " + message(p)
+	e.count(p.Rule, config.EffectWarn, quiet)
+	if !quiet {
+		e.recorder.Eventf(s.reference(), nil, corev1.EventTypeWarning, string(v1alpha1.EventAdmissionWarning), "Admit", "%s", warning)
+	}
+	return warning
+}
+
+func (e Effects) count(rule ipam.Rule, effect config.Effect, quiet bool) {
+	if !quiet {
+		e.total.WithLabelValues(e.backend, string(rule), string(effect)).Inc()
+	}
+}
+
+// unjudged answers a write about which something could not be found out. Where a breach would be refused, so is this:
+// with 500, since nothing is known to be wrong and another try may go through.
+func (e Effects) unjudged(err error) (admission.Warnings, error) {
+	if e.settings.Mode == config.ModeEnforce {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return notJudged(err), nil
+}
+
+// notJudged warns about a write that is admitted although something could not be found out.
+func notJudged(err error) admission.Warnings {
+	return admission.Warnings{"not judged: " + err.Error()}
 }
 
 // reference is what an Event is about. The object itself does not exist yet while it is being created.

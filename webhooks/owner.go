@@ -31,23 +31,26 @@ type Owners struct {
 // what the API server answers to the patch that puts our finalizer on. The API server refuses to add a finalizer to
 // an object that is being deleted, so an admitted allocation means that its pod will wait for it.
 func (o Owners) check(ctx context.Context, added []ipam.Added, effects Effects, dryRun bool) ([]ipam.Problem, error) {
-	judge := effects.Of(ipam.AllocationOwner)
 	var problems []ipam.Problem
-	for _, a := range added {
-		if judge == config.EffectOff {
-			break
+	sound := added
+	if effects.Of(ipam.AllocationOwner) != config.EffectOff {
+		sound = nil
+		for _, a := range added {
+			more, err := o.checkOne(ctx, a)
+			switch {
+			case err != nil:
+				return nil, err
+			case len(more) == 0:
+				sound = append(sound, a)
+			}
+			problems = append(problems, more...)
 		}
-		more, err := o.checkOne(ctx, a)
-		if err != nil {
-			return nil, err
-		}
-		problems = append(problems, more...)
 	}
-	if dryRun || !effects.HoldsPods() || len(problems) > 0 && judge == config.EffectDeny {
+	if dryRun || !effects.HoldsPods() || effects.denies(problems) {
 		return problems, nil
 	}
 	held := map[string]bool{}
-	for _, a := range added {
+	for _, a := range sound {
 		if a.Owner.Kind != ipam.OwnerPod || held[a.Owner.UID] || slices.Contains(o.ExcludedNamespaces, a.Owner.Namespace) {
 			continue
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -95,7 +96,7 @@ func (b *Backend) Allocations(ctx context.Context) ([]ipam.Allocation, error) {
 
 // AllocationsOf implements backends.Backend.
 func (b *Backend) AllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error) {
-	blocks, err := b.list(ctx, b.cached, client.MatchingFields{byOwner: ownerKey(owner)})
+	blocks, err := b.list(ctx, b.cached, fields.Set{byOwner: ownerKey(owner)})
 	if err != nil {
 		return nil, err
 	}
@@ -156,14 +157,14 @@ func (b *Backend) Release(ctx context.Context, a ipam.Allocation) error {
 	}
 	blocks := make([]v1alpha1.AddressBlock, 0, len(names))
 	for _, name := range names {
-		var block v1alpha1.AddressBlock
-		switch err := b.read(ctx, name, &block); {
+		block, err := b.holding(ctx, a, name)
+		switch {
 		case apierrors.IsNotFound(err):
 			continue
 		case err != nil:
 			return fmt.Errorf("reading AddressBlock %q: %w", name, err)
 		}
-		if err := held(a, block); err != nil {
+		if _, err := entriesOf(a, block); err != nil {
 			return err
 		}
 		blocks = append(blocks, block)
@@ -176,15 +177,41 @@ func (b *Backend) Release(ctx context.Context, a ipam.Allocation) error {
 	return nil
 }
 
-// held returns ErrStale if the block holds another hand-out at one of the allocation's places.
-func held(a ipam.Allocation, block v1alpha1.AddressBlock) error {
-	for _, e := range block.Law().Entries {
-		if slices.ContainsFunc(a.Places, func(p ipam.Place) bool { return p.Block == block.Name && p.Offset == e.Offset }) &&
-			(e.Handle != a.Handle || ownerKey(e.Owner) != ownerKey(a.Owner)) {
-			return fmt.Errorf("offset %d of AddressBlock %q is held by %s now: %w", e.Offset, block.Name, e.Owner, backends.ErrStale)
+// holding reads a block from the cache if that shows the allocation in all of its places there. Else it reads the
+// block live: the cache may lag behind whoever saw the hand-out.
+func (b *Backend) holding(ctx context.Context, a ipam.Allocation, name string) (block v1alpha1.AddressBlock, err error) {
+	err = b.cached.Get(ctx, types.NamespacedName{Name: name}, &block)
+	if err == nil {
+		places := 0
+		for _, p := range a.Places {
+			if p.Block == name {
+				places++
+			}
+		}
+		if indexes, err := entriesOf(a, block); err == nil && len(indexes) == places {
+			return block, nil
 		}
 	}
-	return nil
+	if err == nil || apierrors.IsNotFound(err) {
+		block = v1alpha1.AddressBlock{}
+		err = b.live.Get(ctx, types.NamespacedName{Name: name}, &block)
+	}
+	return block, err
+}
+
+// entriesOf returns where in the block's list the allocation's entries stand; ErrStale if the block holds another
+// hand-out at one of its places.
+func entriesOf(a ipam.Allocation, block v1alpha1.AddressBlock) (indexes []int, err error) {
+	for i, e := range block.Law().Entries {
+		if !slices.ContainsFunc(a.Places, func(p ipam.Place) bool { return p.Block == block.Name && p.Offset == e.Offset }) {
+			continue
+		}
+		if e.Handle != a.Handle || ownerKey(e.Owner) != ownerKey(a.Owner) {
+			return nil, fmt.Errorf("offset %d of AddressBlock %q is held by %s now: %w", e.Offset, block.Name, e.Owner, backends.ErrStale)
+		}
+		indexes = append(indexes, i)
+	}
+	return indexes, nil
 }
 
 // releaseIn removes the allocation's entries from one block. When another write was faster, it looks again: neighbours
@@ -227,18 +254,13 @@ type operation struct {
 // removal returns the JSON patch that takes the allocation out of the block as it was read; nil if it is not there.
 // Replacing the resourceVersion with the one that was read makes a stale patch a conflict.
 func removal(a ipam.Allocation, block v1alpha1.AddressBlock) ([]byte, error) {
-	if err := held(a, block); err != nil {
+	indexes, err := entriesOf(a, block)
+	if err != nil || len(indexes) == 0 {
 		return nil, err
 	}
 	patch := []operation{{"replace", "/metadata/resourceVersion", block.ResourceVersion}}
-	entries := block.Law().Entries
-	for i, e := range slices.Backward(entries) {
-		if slices.ContainsFunc(a.Places, func(p ipam.Place) bool { return p.Block == block.Name && p.Offset == e.Offset }) {
-			patch = append(patch, operation{"remove", fmt.Sprintf("/spec/allocations/%d", i), nil})
-		}
-	}
-	if len(patch) == 1 {
-		return nil, nil
+	for _, i := range slices.Backward(indexes) {
+		patch = append(patch, operation{"remove", fmt.Sprintf("/spec/allocations/%d", i), nil})
 	}
 	return json.Marshal(patch)
 }
@@ -280,28 +302,21 @@ func (b *Backend) read(ctx context.Context, name string, object client.Object) e
 
 // Blocks implements backends.Blocks.
 func (b *Backend) Blocks(ctx context.Context, q backends.Query) ([]ipam.Block, error) {
-	fields := client.MatchingFields{}
-	for field, value := range map[string]string{byPool: q.Pool, byNode: q.Node, byHandle: q.Handle} {
-		if value != "" {
-			fields[field] = value
-		}
-	}
-	return b.list(ctx, b.cached, fields)
+	return b.list(ctx, b.cached, fields.Set{byPool: q.Pool, byNode: q.Node, byHandle: q.Handle})
 }
 
 // LiveBlocks implements backends.Blocks.
 func (b *Backend) LiveBlocks(ctx context.Context, q backends.Query) ([]ipam.Block, error) {
-	selector := fields.Set{}
-	if q.Pool != "" {
-		selector[byPool] = q.Pool
-	}
-	if q.Node != "" {
-		selector[byNode] = q.Node
-	}
-	return b.list(ctx, b.live, client.MatchingFieldsSelector{Selector: selector.AsSelector()})
+	return b.list(ctx, b.live, fields.Set{byPool: q.Pool, byNode: q.Node})
 }
 
-func (b *Backend) list(ctx context.Context, reader client.Reader, options ...client.ListOption) ([]ipam.Block, error) {
+// list returns the blocks whose fields have these values. An empty value selects everything.
+func (b *Backend) list(ctx context.Context, reader client.Reader, by fields.Set) ([]ipam.Block, error) {
+	maps.DeleteFunc(by, func(_, value string) bool { return value == "" })
+	var options []client.ListOption
+	if len(by) > 0 { // A cache refuses a selector without fields.
+		options = append(options, client.MatchingFieldsSelector{Selector: by.AsSelector()})
+	}
 	var list v1alpha1.AddressBlockList
 	if err := reader.List(ctx, &list, options...); err != nil {
 		return nil, fmt.Errorf("listing AddressBlocks: %w", err)
