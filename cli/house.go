@@ -147,16 +147,17 @@ func (h *house) awaitKinds(ctx context.Context) error {
 				missing = append(missing, fmt.Sprintf("%s.%s (%v)", resource, v1alpha1.Group, err))
 			}
 		}
-		why := ""
-		if len(missing) > 0 {
-			why = "missing CustomResourceDefinitions: " + strings.Join(missing, ", ") + ": apply config/crd"
+		if len(missing) == 0 {
+			return true, nil
 		}
+		slices.Sort(missing)
+		why := "missing CustomResourceDefinitions: " + strings.Join(missing, ", ") + ": apply config/crd"
 		if why != last {
 			h.log.Info("waiting", "reason", why)
 			last = why
 		}
 		h.say(why)
-		return why == "", nil
+		return false, nil
 	})
 }
 

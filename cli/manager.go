@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -38,7 +39,7 @@ func newManager(version string) *cobra.Command {
 
 The cluster is the one that the process runs in, or the one that KUBECONFIG names. All settings
 stand in the configuration file, which is read once, at start.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			settings, err := readConfiguration(file)
 			if err != nil {
@@ -59,13 +60,13 @@ stand in the configuration file, which is read once, at start.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "the configuration `file` (config.oakum.dev/v1alpha1)")
-	if err := cmd.MarkFlagRequired("config"); err != nil {
-		panic(err) // The flag was defined in the line above.
-	}
 	return cmd
 }
 
 func readConfiguration(file string) (*config.Configuration, error) {
+	if file == "" {
+		return nil, errors.New("reading the configuration: --config must name its file")
+	}
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("reading the configuration: %w: --config must name a readable file", err)

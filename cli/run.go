@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -23,7 +24,7 @@ func Run(version string, args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.ExecuteContext(ctx); err != nil {
-		fmt.Fprintf(stderr, "oakum: %v\n", err)
+		fmt.Fprintf(stderr, "oakum: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 		return 1
 	}
 	return 0
@@ -33,19 +34,34 @@ func newRoot(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "oakum",
 		Short:         "Keep Kubernetes' IP pools from leaking",
-		Args:          cobra.NoArgs,
+		Args:          noArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		// Without a function of its own the command would show its help, and succeed, whatever its arguments are.
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetFlagErrorFunc(usageError)
 	root.AddCommand(newManager(version), newVersion(version))
 	return root
+}
+
+// noArgs refuses arguments.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if err := cobra.NoArgs(cmd, args); err != nil {
+		return usageError(cmd, err)
+	}
+	return nil
+}
+
+func usageError(cmd *cobra.Command, err error) error {
+	return fmt.Errorf("%w: see %s --help", err, cmd.CommandPath())
 }
 
 func newVersion(version string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintf(cmd.OutOrStdout(), "oakum %s (%s, %s/%s)\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 		},

@@ -71,7 +71,7 @@ func TestAddressPoolCreate(t *testing.T) {
 		}
 		return p
 	}
-	n1 := node("n1", "n1-uid")
+	n1 := node("n1-uid")
 	n1.Spec.PodCIDRs = []string{"10.244.1.0/24"}
 	services := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12", "unreadable"}}}
 	other := fixture.Pool("other", fixture.Network("blue"), fixture.Subnet("10.0.0.0/8", ""))
@@ -85,7 +85,8 @@ func TestAddressPoolCreate(t *testing.T) {
 	}{
 		"a pool beside others": {[]known{live(other)}, of("blue", "192.168.0.0/16"), "", admitted()},
 		"an overlap names both sides": {
-			[]known{live(other)}, of("blue", "192.168.0.0/16", "10.1.0.0/16"), "",
+			[]known{live(other)},
+			of("blue", "192.168.0.0/16", "10.1.0.0/16"), "",
 			caused(refusedPool(422, overlap), `spec.subnets[1].ipv4, FieldValueInvalid: Invalid value: "10.1.0.0/16": must not overlap AddressPool "other" of network "blue" (10.0.0.0/8)`),
 		},
 		"an overlap of two networks": {[]known{live(other)}, of("red", "10.1.0.0/16"), "", admitted()},
@@ -94,14 +95,16 @@ func TestAddressPoolCreate(t *testing.T) {
 			caused(refusedPool(422, hostBits), `spec.subnets[0].ipv4, FieldValueInvalid: Invalid value: "10.0.0.1/24": must have no host bits set: did you mean 10.0.0.0/24?`),
 		},
 		"a pool over what Kubernetes itself uses is worth a warning": {
-			[]known{both(n1), live(services)}, of("default", "10.0.0.0/8"), "",
+			[]known{both(n1), live(services)},
+			of("default", "10.0.0.0/8"), "",
 			admitted(`pool-overlap: the pool overlaps Node "n1" (10.244.1.0/24): give it a network of its own unless you mean it`,
 				`pool-overlap: the pool overlaps ServiceCIDR "kubernetes" (10.96.0.0/12): give it a network of its own unless you mean it`),
 		},
 		"but not in a network of its own": {[]known{both(n1), live(services)}, of("blue", "10.0.0.0/8"), "", admitted()},
 		"nor beside it":                   {[]known{both(n1), live(services)}, of("default", "192.168.0.0/16"), "", admitted()},
 		"nor on top of a refusal": {
-			[]known{both(n1), live(services)}, of("default", "10.0.0.1/24"), "",
+			[]known{both(n1), live(services)},
+			of("default", "10.0.0.1/24"), "",
 			caused(refusedPool(422, hostBits), `spec.subnets[0].ipv4, FieldValueInvalid: Invalid value: "10.0.0.1/24": must have no host bits set: did you mean 10.0.0.0/24?`),
 		},
 		"a list of pools that fails leaves the overlap open": {
@@ -144,7 +147,8 @@ func TestAddressPoolUpdate(t *testing.T) {
 		"another cooldown":                    {nil, as(subnet("10.0.0.0/24")), as(subnet("10.0.0.0/24"), slow), "", admitted()},
 		"a subnet more":                       {nil, as(subnet("10.0.0.0/24")), as(subnet("10.0.0.0/24"), subnet("10.2.0.0/24")), "", admitted()},
 		"a subnet more that overlaps": {
-			[]known{other}, as(subnet("10.0.0.0/24")), as(subnet("10.0.0.0/24"), subnet("10.1.2.0/24")), "",
+			[]known{other},
+			as(subnet("10.0.0.0/24")), as(subnet("10.0.0.0/24"), subnet("10.1.2.0/24")), "",
 			caused(refusedPool(422, `spec.subnets[1].ipv4: Invalid value: "10.1.2.0/24": `+overlap), `spec.subnets[1].ipv4, FieldValueInvalid: Invalid value: "10.1.2.0/24": `+overlap),
 		},
 		"an overlap from before does not stop another change": {
@@ -197,7 +201,8 @@ func TestAddressPoolDelete(t *testing.T) {
 	}{
 		"a pool without blocks goes": {want: admitted()},
 		"whoever deletes a pool is told what it waits for": {
-			[]known{both(block(0, "n1", "b0", fixture.Reservations(0, 3))), both(block(1, "n2", "b1", fixture.Reservations(0, 0))), both(block(2, "n3", "b2"))}, nil,
+			[]known{both(block(0, "n1", "b0", fixture.Reservations(0, 3))), both(block(1, "n2", "b1", fixture.Reservations(0, 0))), both(block(2, "n3", "b2"))},
+			nil,
 			admitted("pool-in-use: 3 blocks with 5 allocations remain; deletion completes when they have drained"),
 		},
 		"other pools' blocks do not count": {[]known{both(fixture.Block("q", 0, "n1"))}, nil, admitted()},

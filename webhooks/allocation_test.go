@@ -133,7 +133,8 @@ func TestAddressBlockUpdate(t *testing.T) {
 		"an address that was given back":               {nil, block(0, "n1", "b0", cooling(1, 90*time.Second)), takes(1), forbidden("spec.allocations[0].offset: 10.0.0.1 was given back and may be taken again at 2026-11-30T12:01:30Z: take another offset")},
 		"an address that has cooled down may be taken": {nil, block(0, "n1", "b0", cooling(1, 0)), takes(1), admitted()},
 		"a reserved address": {
-			[]known{cached(pool(fixture.Reserved("10.0.0.1")))}, empty, takes(1),
+			[]known{cached(pool(fixture.Reserved("10.0.0.1")))},
+			empty, takes(1),
 			problem("offset", `Invalid value: "1": 10.0.0.1 is reserved by AddressPool "p": take another offset`),
 		},
 		"an address behind the block":     {nil, empty, takes(4), problem("offset", `Invalid value: "4": must be 0 to 3: blocks of AddressPool "p" have 2^2 addresses`)},
@@ -158,7 +159,8 @@ func TestAddressBlockUpdate(t *testing.T) {
 		},
 		"a block whose pool is being deleted": {[]known{cached(pool(drains))}, empty, takes(1), admitted()},
 		"a block whose pool is gone": {
-			[]known{both(red)}, fixture.Block("q", 0, "n1"), fixture.Block("q", 0, "n1", fixture.Entry(1, "r", router)),
+			[]known{both(red)},
+			fixture.Block("q", 0, "n1"), fixture.Block("q", 0, "n1", fixture.Entry(1, "r", router)),
 			answer{Code: 403, Message: `addressblocks.ipam.oakum.dev "q-0" is forbidden: spec.pool: AddressPool "q" does not exist: its blocks can only be given back`},
 		},
 	}

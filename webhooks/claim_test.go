@@ -40,12 +40,12 @@ func (d *door) held(t *testing.T) []coordinationv1.Lease {
 // claim afterwards, and it is a moment old.
 func TestClaim(t *testing.T) {
 	full := fixture.Reservations(0, 3)
-	binds := forbidden(`spec.node: node "n1" has free addresses in AddressBlock "p-1": take one of those`)
+	binds := again(forbidden(`spec.node: node "n1" has free addresses in AddressBlock "p-1": take one of those`))
 	pending := func(left string) answer {
-		return forbidden(`spec.node: AddressBlock "p-1" for node "n1" in pool "p" is being created: use it, or try again in ` + left + ` s at the latest`)
+		return again(forbidden(`spec.node: AddressBlock "p-1" for node "n1" in pool "p" is being created: use it, or try again in ` + left + ` s at the latest`))
 	}
-	raced := forbidden(`spec.node: another block for node "n1" in pool "p" is being created: use it, or try again in 1 s at the latest`)
-	unknown := forbidden(`spec.node: another block for node "n1" in pool "p" is being created: use it, or try again in 21 s at the latest`)
+	raced := again(forbidden(`spec.node: another block for node "n1" in pool "p" is being created: use it, or try again in 1 s at the latest`))
+	unknown := again(forbidden(`spec.node: another block for node "n1" in pool "p" is being created: use it, or try again in 21 s at the latest`))
 	failed := func(doing string) answer { return unjudged(doing + ": the API server is on fire") }
 	vanish := func(d *door) error { return d.api.Delete(t.Context(), claim("", 0)) }
 	var appear func(d *door) error
@@ -98,34 +98,38 @@ func TestClaim(t *testing.T) {
 				}
 				return d.api.Create(t.Context(), claim("p-5/b5", 0))
 			}},
-			forbidden(`spec.node: AddressBlock "p-5" for node "n1" in pool "p" is being created: use it, or try again in 31 s at the latest`),
+			again(forbidden(`spec.node: AddressBlock "p-5" for node "n1" in pool "p" is being created: use it, or try again in 31 s at the latest`)),
 		},
 		"a claim that comes and goes all the time is given up": {
 			nil, nil, map[string]func(*door) error{"create Lease": appear}, raced,
 		},
 		"a claim that cannot be created is not had": {
-			nil, nil, map[string]func(*door) error{"create Lease": func(*door) error { return broken() }},
+			nil, nil,
+			map[string]func(*door) error{"create Lease": func(*door) error { return broken() }},
 			failed(`creating the claim of node "n1" on pool "p"`),
 		},
 		"a claim that cannot be read is not had": {
-			claim("p-1/b1", time.Hour), nil, map[string]func(*door) error{"get Lease": func(*door) error { return broken() }},
+			claim("p-1/b1", time.Hour), nil,
+			map[string]func(*door) error{"get Lease": func(*door) error { return broken() }},
 			failed(`reading the claim of node "n1" on pool "p"`),
 		},
 		"a claim whose block cannot be read is not had": {
-			claim("p-1/b1", time.Hour), nil, map[string]func(*door) error{"get Lease": func(d *door) error {
+			claim("p-1/b1", time.Hour), nil,
+			map[string]func(*door) error{"get Lease": func(d *door) error {
 				d.records.broken = wrapped(`reading AddressBlock "p-1"`)
 				return nil
 			}},
 			failed(`reading AddressBlock "p-1"`),
 		},
 		"a claim that cannot be taken over is not had": {
-			claim("p-1/b1", time.Hour), nil, map[string]func(*door) error{"update Lease": func(*door) error { return broken() }},
+			claim("p-1/b1", time.Hour), nil,
+			map[string]func(*door) error{"update Lease": func(*door) error { return broken() }},
 			failed(`taking over the claim of node "n1" on pool "p"`),
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			objects := []known{both(node("n1", "n1-uid")), both(pool())}
+			objects := []known{both(node("n1-uid")), both(pool())}
 			if tt.claim != nil {
 				objects = append(objects, live(tt.claim))
 			}
@@ -157,7 +161,7 @@ func TestClaim(t *testing.T) {
 func TestClaimIsOfTheNodeThatIs(t *testing.T) {
 	old := claim("p-1/b1", time.Hour)
 	old.Annotations[v1alpha1.NodeUIDAnnotation] = "an earlier node"
-	d := newDoor(t, enforce(), both(node("n1", "n1-uid")), both(pool()), live(old))
+	d := newDoor(t, enforce(), both(node("n1-uid")), both(pool()), live(old))
 	expect(t, "answer", admitted(), d.judge(t, ValidateBlockPath, request(t, admissionv1.Create, nil, block(0, "n1", "b0"), false)))
 	expect(t, "claims", []coordinationv1.Lease{*claim("p-0/b0", 0)}, d.held(t))
 }
@@ -165,8 +169,8 @@ func TestClaimIsOfTheNodeThatIs(t *testing.T) {
 func TestClaimWithoutATimeIsAsOldAsItsLease(t *testing.T) {
 	old := claim("p-1/b1", 0)
 	old.Spec.AcquireTime, old.CreationTimestamp = nil, metav1.NewTime(noon().Add(-10*time.Second))
-	d := newDoor(t, enforce(), both(node("n1", "n1-uid")), both(pool()), live(old))
-	want := forbidden(`spec.node: AddressBlock "p-1" for node "n1" in pool "p" is being created: use it, or try again in 21 s at the latest`)
+	d := newDoor(t, enforce(), both(node("n1-uid")), both(pool()), live(old))
+	want := again(forbidden(`spec.node: AddressBlock "p-1" for node "n1" in pool "p" is being created: use it, or try again in 21 s at the latest`))
 	expect(t, "answer", want, d.judge(t, ValidateBlockPath, request(t, admissionv1.Create, nil, block(0, "n1", "b0"), false)))
 }
 

@@ -274,6 +274,8 @@ type answer struct {
 	// Causes are those of an Invalid: field, type, message.
 	Causes   []string
 	Warnings []string
+	// Again: the client is asked to try again, since the answer may be another one soon.
+	Again bool
 }
 
 // admitted is the answer to a write that breaks no rule.
@@ -282,6 +284,12 @@ func admitted(warnings ...string) answer { return answer{Code: http.StatusOK, Wa
 // forbidden and invalid are refusals of a block named p-0.
 func forbidden(why string) answer {
 	return answer{Code: http.StatusForbidden, Message: `addressblocks.ipam.oakum.dev "p-0" is forbidden: ` + why}
+}
+
+// again is a refusal that may be over soon.
+func again(a answer) answer {
+	a.Again = true
+	return a
 }
 
 func invalid(why, cause string, causes ...string) answer {
@@ -311,6 +319,7 @@ func (d *door) judge(t testing.TB, path string, r admission.Request) answer {
 		t.Errorf("allowed is %t, but the code %d", response.Allowed, got.Code)
 	}
 	if response.Result.Details != nil {
+		got.Again = response.Result.Details.RetryAfterSeconds > 0
 		for _, c := range response.Result.Details.Causes {
 			got.Causes = append(got.Causes, fmt.Sprintf("%s, %s: %s", c.Field, c.Type, c.Message))
 		}
@@ -362,8 +371,9 @@ func pod(name, node string, uid types.UID, knobs ...func(*corev1.Pod)) *corev1.P
 	return fixture.Pod(name, node, append(knobs, fixture.UID(uid))...)
 }
 
-func node(name string, uid types.UID) *corev1.Node {
-	n := fixture.Node(name)
+// node is n1, on which everything runs.
+func node(uid types.UID) *corev1.Node {
+	n := fixture.Node("n1")
 	n.UID = uid
 	return n
 }

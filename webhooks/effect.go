@@ -86,13 +86,14 @@ type subject struct {
 }
 
 // answer refuses the write if a problem's rule says so, and else admits it with the warnings. Wrong and missing values
-// are Invalid (422), with their fields as causes; right values at the wrong time are Forbidden (403). On a dry run
-// nothing is recorded, and of a write that is refused no warning is.
+// are Invalid (422), with their fields as causes; right values at the wrong time are Forbidden (403). If nothing but the
+// node's other block is in the way, the client is asked to look again soon: there is an address for it in there. On a
+// dry run nothing is recorded, and of a write that is refused no warning is.
 func (e Effects) answer(s subject, problems []ipam.Problem, dryRun bool) (admission.Warnings, error) {
 	var warnings admission.Warnings
 	var invalid field.ErrorList
 	var untimely []string
-	quiet := dryRun || e.denies(problems)
+	quiet, passing := dryRun || e.denies(problems), true
 	for _, p := range problems {
 		switch effect := e.Of(p.Rule); {
 		case effect == config.EffectOff:
@@ -102,6 +103,7 @@ func (e Effects) answer(s subject, problems []ipam.Problem, dryRun bool) (admiss
 			continue
 		case p.Fault == ipam.Untimely:
 			untimely = append(untimely, message(p))
+			passing = passing && p.Rule == ipam.SecondUnfilledBlock
 		default:
 			invalid = append(invalid, fieldError(p))
 		}
@@ -111,7 +113,11 @@ func (e Effects) answer(s subject, problems []ipam.Problem, dryRun bool) (admiss
 	case len(invalid) > 0:
 		return warnings, apierrors.NewInvalid(schema.GroupKind{Group: group, Kind: s.kind}, s.GetName(), invalid)
 	case len(untimely) > 0:
-		return warnings, apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: s.resource}, s.GetName(), errors.New(strings.Join(untimely, "; ")))
+		refusal := apierrors.NewForbidden(schema.GroupResource{Group: group, Resource: s.resource}, s.GetName(), errors.New(strings.Join(untimely, "; ")))
+		if passing {
+			refusal.ErrStatus.Details.RetryAfterSeconds = 1
+		}
+		return warnings, refusal
 	}
 	return warnings, nil
 }

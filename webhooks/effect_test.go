@@ -28,7 +28,7 @@ type breach struct {
 }
 
 func breaches() map[ipam.Rule]breach {
-	n1, p := both(node("n1", "n1-uid")), both(pool())
+	n1, p := both(node("n1-uid")), both(pool())
 	router := fixture.Entry(1, "r", fixture.External("router"))
 	wide := fixture.Pool("p", fixture.Network("p"), fixture.Subnet("10.0.0.0/16", ""))
 	return map[ipam.Rule]breach{
@@ -130,6 +130,7 @@ func TestEffectOfEachRule(t *testing.T) {
 				case config.EffectDeny:
 					want = answer{Code: b.code, Message: kind + `.ipam.oakum.dev "` + object + `" is invalid: ` + b.why}
 					if b.code == http.StatusForbidden {
+						want.Again = rule == ipam.SecondUnfilledBlock
 						want.Message = strings.ToLower(kind) + `s.ipam.oakum.dev "` + object + `" is forbidden: ` + b.why
 					}
 				case config.EffectWarn:
@@ -208,7 +209,7 @@ func TestWhatCannotBeJudged(t *testing.T) {
 // A cache that knows a block of the wanted name for a moment too long is no reason to refuse where nothing is refused.
 func TestNothingIsRefusedWhereNothingIsJudged(t *testing.T) {
 	for _, mode := range []config.Mode{config.ModeOff, config.ModeObserve, config.ModeWarn} {
-		d := newDoor(t, config.Backend{Mode: mode}, both(node("n1", "n1-uid")), both(pool()), cached(block(0, "n2", "b9")))
+		d := newDoor(t, config.Backend{Mode: mode}, both(node("n1-uid")), both(pool()), cached(block(0, "n2", "b9")))
 		expect(t, "answer under "+string(mode), admitted(), d.judge(t, ValidateBlockPath, request(t, admissionv1.Create, nil, block(0, "n1", "b0"), false)))
 	}
 }

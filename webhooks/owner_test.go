@@ -55,7 +55,7 @@ func TestOwners(t *testing.T) {
 	service := func(uid types.UID) known {
 		return live(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: uid}})
 	}
-	going := node("n1", "n1-uid")
+	going := node("n1-uid")
 	going.DeletionTimestamp, going.Finalizers = terminating(), []string{"example.org/guard"}
 	tests := map[string]struct {
 		objects []known
@@ -78,10 +78,10 @@ func TestOwners(t *testing.T) {
 		"a pod that is being deleted":          {[]known{both(pod("web-0", "n1", "u1", deleted))}, fixture.OfPod(web), untimely("attributes.name", "Pod default/web-0 is being deleted"), nil},
 		"a pod that has ended":                 {[]known{both(pod("web-0", "n1", "u1", fixture.Ended))}, fixture.OfPod(web), untimely("attributes.name", "Pod default/web-0 is finished (Succeeded)"), nil},
 		"a pod that is not scheduled":          {[]known{both(pod("web-0", "", "u1"))}, fixture.OfPod(web), untimely("attributes.node", "Pod default/web-0 is not scheduled yet"), nil},
-		"a node":                               {nil, fixture.OfNode(node("n1", "n1-uid")), admitted(), nil},
-		"a node that has been recreated since": {[]known{live(node("n1", "n1-new")), cached(node("n1", "n1-uid"))}, fixture.OfNode(node("n1", "n1-new")), admitted(), nil},
-		"another node of that name":            {nil, fixture.OfNode(node("n1", "n1-old")), problem("attributes.uid", `Invalid value: "n1-old": Node n1 has uid n1-uid: a node of the same name is another owner`), nil},
-		"a node that is being deleted":         {[]known{both(going)}, fixture.OfNode(node("n1", "n1-uid")), untimely("attributes.name", "Node n1 is being deleted"), nil},
+		"a node":                               {nil, fixture.OfNode(node("n1-uid")), admitted(), nil},
+		"a node that has been recreated since": {[]known{live(node("n1-new")), cached(node("n1-uid"))}, fixture.OfNode(node("n1-new")), admitted(), nil},
+		"another node of that name":            {nil, fixture.OfNode(node("n1-old")), problem("attributes.uid", `Invalid value: "n1-old": Node n1 has uid n1-uid: a node of the same name is another owner`), nil},
+		"a node that is being deleted":         {[]known{both(going)}, fixture.OfNode(node("n1-uid")), untimely("attributes.name", "Node n1 is being deleted"), nil},
 		"a service":                            {[]known{service("s1")}, ofService, admitted(), nil},
 		"another service of that name":         {[]known{service("s2")}, ofService, problem("attributes.uid", `Invalid value: "s1": Service default/web has uid s2: an object of the same name is another owner`), nil},
 		"a service that is not there":          {nil, ofService, problem("attributes.name", `Invalid value: "web": Service default/web does not exist`), nil},
@@ -92,7 +92,7 @@ func TestOwners(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			objects := append([]known{both(pool())}, tt.objects...)
 			if !hasNode(tt.objects) {
-				objects = append(objects, both(node("n1", "n1-uid")))
+				objects = append(objects, both(node("n1-uid")))
 			}
 			d := newDoor(t, enforce(), objects...)
 			r := request(t, admissionv1.Update, block(0, "n1", "b0"), takes(tt.of), true)
@@ -169,7 +169,7 @@ func TestHoldingAPod(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			objects := []known{both(pool()), both(node("n1", "n1-uid")), cached(pod("web-0", "n1", "u1"))}
+			objects := []known{both(pool()), both(node("n1-uid")), cached(pod("web-0", "n1", "u1"))}
 			if tt.live != nil {
 				objects = append(objects, live(tt.live))
 			}
@@ -183,7 +183,7 @@ func TestHoldingAPod(t *testing.T) {
 
 func TestSeveralPodsInOneWrite(t *testing.T) {
 	web, db := fixture.OfPod(pod("web-0", "n1", "u1")), fixture.OfPod(pod("db-0", "n1", "u2"))
-	both := []known{both(pool()), both(node("n1", "n1-uid")), both(pod("web-0", "n1", "u1")), both(pod("db-0", "n1", "u2"))}
+	both := []known{both(pool()), both(node("n1-uid")), both(pod("web-0", "n1", "u1")), both(pod("db-0", "n1", "u2"))}
 	tests := map[string]struct {
 		objects []known
 		entries []v1alpha1.Attributes
@@ -193,13 +193,15 @@ func TestSeveralPodsInOneWrite(t *testing.T) {
 		"each pod is held":                      {both, []v1alpha1.Attributes{web, db}, admitted(), []string{holds("u1"), holds("u2")}},
 		"a pod with two addresses is held once": {both, []v1alpha1.Attributes{web, web}, admitted(), []string{holds("u1")}},
 		"none is held if one is not there": {
-			both[:3], []v1alpha1.Attributes{web, db},
+			both[:3],
+			[]v1alpha1.Attributes{web, db},
 			invalid(`spec.allocations[1].attributes.name: Invalid value: "db-0": Pod default/db-0 does not exist`,
 				`spec.allocations[1].attributes.name, FieldValueInvalid: Invalid value: "db-0": Pod default/db-0 does not exist`),
 			nil,
 		},
 		"none is held if an address is not to be had": {
-			both, []v1alpha1.Attributes{web, db, web, web, web},
+			both,
+			[]v1alpha1.Attributes{web, db, web, web, web},
 			invalid(`spec.allocations[4].offset: Invalid value: "4": must be 0 to 3: blocks of AddressPool "p" have 2^2 addresses`,
 				`spec.allocations[4].offset, FieldValueInvalid: Invalid value: "4": must be 0 to 3: blocks of AddressPool "p" have 2^2 addresses`),
 			nil,
@@ -232,7 +234,7 @@ func TestAPodIsHeldOnlyWherePodsAre(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			d := newDoor(t, tt.settings, both(pool()), both(node("n1", "n1-uid")), both(pod("web-0", "n1", "u1")))
+			d := newDoor(t, tt.settings, both(pool()), both(node("n1-uid")), both(pod("web-0", "n1", "u1")))
 			r := request(t, admissionv1.Update, block(0, "n1", "b0"), takes(fixture.OfPod(pod("web-0", "n1", "u1"))), false)
 			expect(t, "answer", admitted(), d.judge(t, ValidateBlockPath, r))
 			expect(t, "writes", tt.want, d.writes)
@@ -247,7 +249,7 @@ func TestOwnersThatCannotBeRead(t *testing.T) {
 		want string
 	}{
 		"a pod":     {"get Pod", fixture.OfPod(pod("web-0", "n1", "u1")), "reading pod default/web-0: the API server is on fire"},
-		"a node":    {"get Node", fixture.OfNode(node("n1", "n1-uid")), "reading node n1: the API server is on fire"},
+		"a node":    {"get Node", fixture.OfNode(node("n1-uid")), "reading node n1: the API server is on fire"},
 		"a service": {"get PartialObjectMetadata", v1alpha1.Attributes{Type: v1alpha1.OwnerService, Namespace: "default", Name: "web", UID: "s1"}, "looking for Service default/web (uid s1): the API server is on fire"},
 	}
 	for name, tt := range tests {

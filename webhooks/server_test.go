@@ -74,7 +74,7 @@ func TestABlockWithTenThousandEntriesIsRefusedAtOnce(t *testing.T) {
 		fixture.Entry(i, fmt.Sprintf("router-%d", i), fixture.External("router"))(b)
 	}
 	body := review(t, admissionv1.Create, nil, b)
-	d := newDoor(t, enforce(), both(node("n1", "n1-uid")), both(pool()))
+	d := newDoor(t, enforce(), both(node("n1-uid")), both(pool()))
 	d.hooks["/read"] = &admission.Webhook{Handler: admission.HandlerFunc(func(context.Context, admission.Request) admission.Response {
 		return admission.Allowed("")
 	})}
@@ -170,7 +170,7 @@ func FuzzAdmissionReview(f *testing.F) {
 		return string(raw)
 	}
 	full := text(block(0, "n1", "b0", cooling(3, time.Hour),
-		fixture.Entry(1, "h1", fixture.OfPod(pod("web-0", "n1", "u1"))), fixture.Entry(2, "h2", fixture.OfNode(node("n1", "n1-uid")))))
+		fixture.Entry(1, "h1", fixture.OfPod(pod("web-0", "n1", "u1"))), fixture.Entry(2, "h2", fixture.OfNode(node("n1-uid")))))
 	for _, seed := range []struct{ verb, old, object string }{
 		{"CREATE", "null", full},
 		{"CREATE", "null", text(block(1, "n9", "b1", subnet("10.0.0.0/33")))},
@@ -187,7 +187,7 @@ func FuzzAdmissionReview(f *testing.F) {
 	} {
 		f.Add(seed.verb, seed.old, seed.object)
 	}
-	objects := []known{both(node("n1", "n1-uid")), both(pool()), both(pod("web-0", "n1", "u1"))}
+	objects := []known{both(node("n1-uid")), both(pool()), both(pod("web-0", "n1", "u1"))}
 	doors := []*door{newDoor(f, enforce(), objects...), newDoor(f, config.Backend{Mode: config.ModeWarn}, objects...)}
 	f.Fuzz(func(t *testing.T, verb, old, object string) {
 		body := `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"r1","operation":"` + verb + `","oldObject":` + old + `,"object":` + object + `}}`

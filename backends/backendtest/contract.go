@@ -26,6 +26,8 @@ type Fixture interface {
 	// whoever has them. It returns the allocation as the backend must list it; Revision may be empty. Each hand-out
 	// has a handle that no other one has.
 	HandOut(t *testing.T, who Who, spots ...Spot) ipam.Allocation
+	// GiveBack takes out whatever is recorded at the spots, as the IPAM's own writers do.
+	GiveBack(t *testing.T, spots ...Spot)
 	// Stored returns a copy of what is in the store.
 	Stored(t *testing.T) Objects
 	// Store makes the store hold just these objects. One that is there and differs is overwritten, one that is not is

@@ -70,6 +70,12 @@ func handOut(who Who, spots ...Spot) event {
 	}
 }
 
+// leave lets the first neighbour go, whose entry may stand before the hand-out's.
+func leave(t *testing.T, s scene) []ipam.Allocation {
+	s.GiveBack(t, Spot{0, 1})
+	return s.neighbours[1:]
+}
+
 func giveBack(t *testing.T, s scene) []ipam.Allocation {
 	s.Store(t, s.empty)
 	return s.neighbours
@@ -84,7 +90,8 @@ func remove(t *testing.T, s scene) []ipam.Allocation {
 // renew deletes them too, and puts others of their names in their places.
 func renew(t *testing.T, s scene) []ipam.Allocation {
 	remove(t, s)
-	return giveBack(t, s)
+	s.Store(t, s.empty)
+	return s.neighbours
 }
 
 // untouched returns those objects that are the same in both stores.
@@ -109,6 +116,7 @@ func testReleases(t *testing.T, setup func(*testing.T) Fixture) {
 		"a single address goes":                            {one, nothing, nil, goes},
 		"two addresses of one record go":                   {pair, nothing, nil, goes},
 		"addresses of two records go":                      {apart, nothing, nil, goes},
+		"it goes when its neighbour has gone":              {one, leave, nil, goes},
 		"it goes beside a new neighbour":                   {one, handOut(Who{Name: 2}, Spot{0, 2}), nil, goes},
 		"it goes beside another hand-out of its owner":     {one, handOut(Who{}, Spot{0, 2}), nil, goes},
 		"what was given back is free already":              {pair, giveBack, nil, stays},

@@ -222,7 +222,7 @@ func (b *Backend) releaseIn(ctx context.Context, a ipam.Allocation, block v1alph
 		if err != nil || patch == nil {
 			return err
 		}
-		target := v1alpha1.AddressBlock{}
+		target, revision := v1alpha1.AddressBlock{}, block.ResourceVersion
 		target.Name = block.Name
 		written := b.writer.Patch(ctx, &target, client.RawPatch(types.JSONPatchType, patch))
 		if written == nil || apierrors.IsNotFound(written) {
@@ -239,7 +239,9 @@ func (b *Backend) releaseIn(ctx context.Context, a ipam.Allocation, block v1alph
 		if patch, err := removal(a, block); err == nil && patch == nil {
 			return nil
 		}
-		if !apierrors.IsConflict(written) {
+		// A patch that does not even fit the block any more is not a conflict, but invalid.
+		stale := apierrors.IsConflict(written) || apierrors.IsInvalid(written) && block.ResourceVersion != revision
+		if !stale {
 			return written
 		}
 	}

@@ -4,14 +4,18 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"net/http"
 	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -99,22 +103,13 @@ func (s *store) HandOut(t *testing.T, who backendtest.Who, spots ...backendtest.
 		Backend: "native", Network: at.pool, Handle: fmt.Sprintf("handle-%d", s.handles),
 		Owner: ipam.Owner{Kind: ipam.OwnerPod, Namespace: "default", Name: fmt.Sprintf("web-%d", who.Name), UID: fmt.Sprintf("web-%d-life-%d", who.Name, who.Life), Node: at.node},
 	}
-	all := s.Stored(t)
+	entry := map[string]any{
+		"handle":     a.Handle,
+		"attributes": map[string]any{"type": "Pod", "namespace": "default", "name": a.Owner.Name, "uid": a.Owner.UID, "node": a.Owner.Node},
+	}
+	s.set(t, entry, spots...)
 	for _, spot := range spots {
 		r := records()[spot.Record]
-		block := all["AddressBlock/"+r.block]
-		entries, _, err := unstructured.NestedSlice(block, "spec", "allocations")
-		if err != nil {
-			t.Fatal(err)
-		}
-		entries = slices.DeleteFunc(entries, func(e any) bool { return e.(map[string]any)["offset"] == int64(spot.Address) })
-		entries = append(entries, map[string]any{
-			"offset": int64(spot.Address), "handle": a.Handle,
-			"attributes": map[string]any{"type": "Pod", "namespace": "default", "name": a.Owner.Name, "uid": a.Owner.UID, "node": r.node},
-		})
-		if err := unstructured.SetNestedSlice(block, entries, "spec", "allocations"); err != nil {
-			t.Fatal(err)
-		}
 		place := ipam.Place{Pool: r.pool, Block: r.block, Offset: spot.Address}
 		for _, addr := range r.first {
 			for range spot.Address {
@@ -124,8 +119,27 @@ func (s *store) HandOut(t *testing.T, who backendtest.Who, spots ...backendtest.
 		}
 		a.Places = append(a.Places, place)
 	}
-	s.Store(t, all)
 	return a
+}
+
+func (s *store) GiveBack(t *testing.T, spots ...backendtest.Spot) { s.set(t, nil, spots...) }
+
+// set puts an entry at the spots, in the place of what is there; none if it is nil.
+func (s *store) set(t *testing.T, entry map[string]any, spots ...backendtest.Spot) {
+	all := s.Stored(t)
+	for _, spot := range spots {
+		block, offset := all["AddressBlock/"+records()[spot.Record].block], int64(spot.Address)
+		entries, _, err := unstructured.NestedSlice(block, "spec", "allocations")
+		check(t, err)
+		entries = slices.DeleteFunc(entries, func(e any) bool { return e.(map[string]any)["offset"] == offset })
+		if entry != nil {
+			entry = maps.Clone(entry)
+			entry["offset"] = offset
+			entries = append(entries, entry)
+		}
+		check(t, unstructured.SetNestedSlice(block, entries, "spec", "allocations"))
+	}
+	s.Store(t, all)
 }
 
 func (s *store) Stored(t *testing.T) backendtest.Objects {
@@ -237,7 +251,12 @@ func (s *store) typed(of func() client.WithWatch) client.WithWatch {
 			s.patches = append(s.patches, string(patch.Type())+" "+string(data))
 			u := untyped(kind(object))
 			u.SetName(object.GetName())
-			return of().Patch(ctx, u, patch, options...)
+			err = of().Patch(ctx, u, patch, options...)
+			if apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && err != nil {
+				// A patch that does not fit the object: the API server finds that out before it compares revisions.
+				return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "patch", schema.GroupResource{}, "", err.Error(), 0, false)
+			}
+			return err
 		},
 		Delete: func(ctx context.Context, _ client.WithWatch, object client.Object, options ...client.DeleteOption) error {
 			if err := s.called(backendtest.Write); err != nil {

@@ -28,8 +28,12 @@ import (
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 )
 
-// ServiceAccount is the user that Oakum's manager is.
-const ServiceAccount = "system:serviceaccount:oakum-system:oakum"
+const (
+	// Namespace is where Oakum is.
+	Namespace = "oakum-system"
+	// ServiceAccount is the user that Oakum's manager is.
+	ServiceAccount = "system:serviceaccount:" + Namespace + ":oakum"
+)
 
 // ControlPlane is an API server that runs.
 type ControlPlane struct {
@@ -106,8 +110,10 @@ func start(dir, crds, webhooks string) (*ControlPlane, error) {
 	}
 	c := &ControlPlane{root: root, dir: dir, webhook: port, Kubeconfig: filepath.Join(dir, "kubeconfig"), oakum: filepath.Join(dir, "oakum.kubeconfig")}
 	c.env = &envtest.Environment{
-		BinaryAssetsDirectory: filepath.Join(root, "bin", "control-plane"), // unless KUBEBUILDER_ASSETS is set
-		ErrorIfCRDPathMissing: true,
+		BinaryAssetsDirectory:   filepath.Join(root, "bin", "control-plane"), // unless KUBEBUILDER_ASSETS is set
+		ErrorIfCRDPathMissing:   true,
+		ControlPlaneStopTimeout: Deadline,
+		ControlPlane:            envtest.ControlPlane{Etcd: &envtest.Etcd{DataDir: filepath.Join(dir, "etcd")}}, // It survives a restart.
 		WebhookInstallOptions: envtest.WebhookInstallOptions{
 			LocalServingHost:             "127.0.0.1",
 			LocalServingHostExternalName: "127.0.0.1",
@@ -134,7 +140,7 @@ func start(dir, crds, webhooks string) (*ControlPlane, error) {
 	}
 	for file, user := range map[string]envtest.User{
 		c.Kubeconfig: {Name: "admin", Groups: []string{"system:masters"}},
-		c.oakum:      {Name: ServiceAccount, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:oakum-system", "system:authenticated"}},
+		c.oakum:      {Name: ServiceAccount, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + Namespace, "system:authenticated"}},
 	} {
 		if err := c.writeKubeconfig(file, user); err != nil {
 			return c, err
@@ -160,18 +166,16 @@ func (c *ControlPlane) Stop() error {
 	return nil
 }
 
-// As returns a client for another user, in the groups of any user with a token, and in these.
-func (c *ControlPlane) As(user string, extra map[string][]string, groups ...string) (client.Client, error) {
+// As returns the configuration of a client that is another user, in these groups and in that of all who have a token.
+func (c *ControlPlane) As(user string, extra map[string][]string, groups ...string) *rest.Config {
 	config := rest.CopyConfig(c.Admin)
 	config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated"), Extra: extra}
-	return client.New(config, client.Options{Scheme: c.Client.Scheme()})
+	return config
 }
 
 // Oakum returns the configuration of a client with the rights of Oakum's manager.
 func (c *ControlPlane) Oakum() *rest.Config {
-	config := rest.CopyConfig(c.Admin)
-	config.Impersonate = rest.ImpersonationConfig{UserName: ServiceAccount, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:oakum-system", "system:authenticated"}}
-	return config
+	return c.As(ServiceAccount, nil, "system:serviceaccounts", "system:serviceaccounts:"+Namespace)
 }
 
 // Apply applies a file of manifests, or every file in a folder but kustomizations.
@@ -188,32 +192,37 @@ func (c *ControlPlane) Apply(ctx context.Context, path string) error {
 		if filepath.Base(file) == "kustomization.yaml" {
 			continue
 		}
-		if err := c.applyFile(ctx, file); err != nil {
-			return fmt.Errorf("applying %s: %w", file, err)
+		objects, err := Read(file)
+		if err != nil {
+			return err
+		}
+		for _, object := range objects {
+			if err := c.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("oakum-test"), client.ForceOwnership); err != nil {
+				return fmt.Errorf("applying %s: %w", file, err)
+			}
 		}
 	}
 	return nil
 }
 
-func (c *ControlPlane) applyFile(ctx context.Context, file string) error {
+// Read reads a file of manifests.
+func Read(file string) ([]*unstructured.Unstructured, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("reading manifests: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // It was only read.
+	var objects []*unstructured.Unstructured
 	decoder := yaml.NewYAMLOrJSONDecoder(f, 4096)
 	for {
-		var object unstructured.Unstructured
-		switch err := decoder.Decode(&object); {
+		object := &unstructured.Unstructured{}
+		switch err := decoder.Decode(object); {
 		case errors.Is(err, io.EOF):
-			return nil
+			return objects, nil
 		case err != nil:
-			return err
-		case len(object.Object) == 0:
-			continue
-		}
-		if err := c.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(&object), client.FieldOwner("oakum-test"), client.ForceOwnership); err != nil {
-			return err
+			return nil, fmt.Errorf("reading %s: %w", file, err)
+		case len(object.Object) > 0:
+			objects = append(objects, object)
 		}
 	}
 }

@@ -145,6 +145,9 @@ func (m *Manager) Stop() error {
 	}
 }
 
+// Signal sends the manager a signal: SIGSTOP lets it hang, SIGCONT lets it go on.
+func (m *Manager) Signal(s os.Signal) error { return m.cmd.Process.Signal(s) }
+
 // Kill ends the manager without a warning, and waits.
 func (m *Manager) Kill() {
 	if err := m.cmd.Process.Kill(); err == nil {

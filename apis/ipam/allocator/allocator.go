@@ -57,18 +57,32 @@ const jumpWindow = 256
 // until the context ends. A refusal comes back as the API server gave it.
 func (a Allocator) Take(ctx context.Context, r Request) (Grant, error) {
 	var grant Grant
-	pause := wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 12, Cap: 5 * time.Second}
-	err := pause.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (done bool, err error) {
+	err := persist(ctx, func(ctx context.Context) (err error) {
 		grant, err = a.try(ctx, r)
-		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-			return false, nil
-		}
-		return err == nil, err
+		return err
 	})
 	if err != nil {
 		return Grant{}, fmt.Errorf("taking an address of pool %q for node %q: %w", r.Pool, r.Node, err)
 	}
 	return grant, nil
+}
+
+// persist tries again after a pause, a longer one each time, while others are faster or the API server asks for
+// patience. When the context ends it returns both that and the last failure.
+func persist(ctx context.Context, try func(context.Context) error) error {
+	var last error
+	pause := wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 12, Cap: 5 * time.Second}
+	err := pause.DelayFunc().Until(ctx, true, true, func(ctx context.Context) (done bool, err error) {
+		last = try(ctx)
+		if _, patience := apierrors.SuggestsClientDelay(last); patience || apierrors.IsConflict(last) {
+			return false, nil
+		}
+		return true, last
+	})
+	if err != nil && last != nil && !errors.Is(err, last) {
+		return fmt.Errorf("%w, after: %w", err, last)
+	}
+	return err
 }
 
 func (a Allocator) try(ctx context.Context, r Request) (Grant, error) {
@@ -86,7 +100,11 @@ func (a Allocator) try(ctx context.Context, r Request) (Grant, error) {
 	}
 	for _, b := range blocks.Items {
 		for _, e := range b.Spec.Allocations {
-			if e.Handle == r.Handle {
+			switch {
+			case e.Handle != r.Handle:
+			case e.Attributes.Owner() != r.Attributes.Owner():
+				return Grant{}, fmt.Errorf("handle %q is that of %s in AddressBlock %q", e.Handle, e.Attributes.Owner(), b.Name)
+			default:
 				return granted(b, e.Offset, r.Handle), nil
 			}
 		}
@@ -110,82 +128,111 @@ func (a Allocator) takeFrom(ctx context.Context, b v1alpha1.AddressBlock, offset
 	if path, value = "/spec/allocations/-", entry; len(b.Spec.Allocations) == 0 {
 		path, value = "/spec/allocations", []v1alpha1.Allocation{entry}
 	}
-	patch, err := json.Marshal([]map[string]any{
-		{"op": "replace", "path": "/metadata/resourceVersion", "value": b.ResourceVersion},
-		{"op": "add", "path": path, "value": value},
-	})
-	if err != nil {
-		return Grant{}, fmt.Errorf("encoding the allocation: %w", err)
-	}
-	if err := a.Client.Patch(ctx, &b, client.RawPatch(types.JSONPatchType, patch)); err != nil {
+	if err := a.patch(ctx, &b, operation{"op": "add", "path": path, "value": value}); err != nil {
 		return Grant{}, err
 	}
 	return granted(b, offset, r.Handle), nil
 }
 
-// takeFromNew creates a block that holds the allocation from its beginning.
+// operation is one of a JSON patch.
+type operation map[string]any
+
+// patch changes a block as it was read. If it has changed since, or is gone, the answer is a conflict: also where the
+// API server finds the patch invalid, because it does not fit the block any more.
+func (a Allocator) patch(ctx context.Context, b *v1alpha1.AddressBlock, change operation) error {
+	read := b.ResourceVersion
+	data, err := json.Marshal([]operation{{"op": "replace", "path": "/metadata/resourceVersion", "value": read}, change})
+	if err != nil {
+		return fmt.Errorf("encoding a patch of AddressBlock %q: %w", b.Name, err)
+	}
+	refused := a.Client.Patch(ctx, b, client.RawPatch(types.JSONPatchType, data))
+	if !apierrors.IsInvalid(refused) && !apierrors.IsNotFound(refused) {
+		return refused
+	}
+	var now v1alpha1.AddressBlock
+	switch err := a.Client.Get(ctx, types.NamespacedName{Name: b.Name}, &now); {
+	case err == nil && now.ResourceVersion == read:
+		return refused
+	case err == nil, apierrors.IsNotFound(err):
+		return apierrors.NewConflict(schema.GroupResource{Group: v1alpha1.Group, Resource: "addressblocks"}, b.Name, refused)
+	default:
+		return err
+	}
+}
+
+// takeFromNew creates a block that holds the allocation from its beginning. An index that another node takes meanwhile
+// is passed over, and so is a block whose addresses are all reserved.
 func (a Allocator) takeFromNew(ctx context.Context, pool ipam.Pool, r Request) (Grant, error) {
 	var all v1alpha1.AddressBlockList
 	if err := a.Client.List(ctx, &all, client.MatchingFields{"spec.pool": r.Pool}); err != nil {
 		return Grant{}, err
 	}
-	used := make([]int64, 0, len(all.Items)+8)
+	used := make(map[int64]bool, len(all.Items)+8)
 	for _, b := range all.Items {
-		used = append(used, int64(b.Spec.Index))
+		used[int64(b.Spec.Index)] = true
 	}
+	blocks, lowest := pool.Blocks(), int64(0)
 	for window := int64(1); ; window = min(2*window, jumpWindow) {
-		index, ok := pool.LowestFree(used)
-		if !ok {
+		for ; lowest < blocks && (used[lowest] || firstFree(pool, lowest) < 0); lowest++ {
+			if err := ctx.Err(); err != nil {
+				return Grant{}, err
+			}
+		}
+		if lowest == blocks {
 			return Grant{}, ErrPoolFull
 		}
-		if jump := index + rand.N(window); jump < pool.Blocks() && !slices.Contains(used, jump) {
+		index := lowest
+		if jump := lowest + rand.N(window); jump < blocks && !used[jump] && firstFree(pool, jump) >= 0 {
 			index = jump
 		}
 		grant, err := a.create(ctx, pool, index, r)
 		if !apierrors.IsAlreadyExists(err) {
 			return grant, err
 		}
-		used = append(used, index)
+		used[index] = true
 	}
+}
+
+// firstFree returns the lowest offset of a new block that is not reserved; -1 if all are.
+func firstFree(pool ipam.Pool, index int64) int {
+	subnet, _ := pool.Block(index)
+	for offset := range (ipam.Block{Subnet: subnet}).Free(pool, time.Time{}) {
+		return offset
+	}
+	return -1
 }
 
 func (a Allocator) create(ctx context.Context, pool ipam.Pool, index int64, r Request) (Grant, error) {
-	subnet, _ := pool.Block(index)
-	for offset := range (ipam.Block{Subnet: subnet}).Free(pool, time.Now()) {
-		block := v1alpha1.AddressBlock{Spec: v1alpha1.AddressBlockSpec{
-			Pool: r.Pool, Index: int32(index), Node: r.Node,
-			Allocations: []v1alpha1.Allocation{{Offset: int32(offset), Handle: r.Handle, Attributes: r.Attributes}},
-		}}
-		block.Name = ipam.BlockName(r.Pool, index)
-		if err := a.Client.Create(ctx, &block); err != nil {
-			return Grant{}, err
-		}
-		return granted(block, int32(offset), r.Handle), nil
+	offset := int32(firstFree(pool, index))
+	block := v1alpha1.AddressBlock{Spec: v1alpha1.AddressBlockSpec{
+		Pool: r.Pool, Index: int32(index), Node: r.Node,
+		Allocations: []v1alpha1.Allocation{{Offset: offset, Handle: r.Handle, Attributes: r.Attributes}},
+	}}
+	block.Name = ipam.BlockName(r.Pool, index)
+	if err := a.Client.Create(ctx, &block); err != nil {
+		return Grant{}, err
 	}
-	// Every address of that block is reserved: treat it as taken.
-	return Grant{}, apierrors.NewAlreadyExists(schema.GroupResource{Group: v1alpha1.Group, Resource: "addressblocks"}, ipam.BlockName(r.Pool, index))
+	return granted(block, offset, r.Handle), nil
 }
 
-// Give returns an address. Giving twice is no error; an address that is another hand-out's by now is left alone.
+// Give returns an address. Giving twice is no error; an address that is another hand-out's by now is left alone. It
+// tries again when others are faster, until the context ends.
 func (a Allocator) Give(ctx context.Context, g Grant) error {
-	for {
+	err := persist(ctx, func(ctx context.Context) error {
 		var b v1alpha1.AddressBlock
-		err := a.Client.Get(ctx, types.NamespacedName{Name: g.Block}, &b)
-		if err == nil {
-			i := slices.IndexFunc(b.Spec.Allocations, func(e v1alpha1.Allocation) bool { return e.Offset == g.Offset && e.Handle == g.Handle })
-			if i < 0 {
-				return nil
-			}
-			patch := fmt.Sprintf(`[{"op":"replace","path":"/metadata/resourceVersion","value":%q},{"op":"remove","path":"/spec/allocations/%d"}]`, b.ResourceVersion, i)
-			err = a.Client.Patch(ctx, &b, client.RawPatch(types.JSONPatchType, []byte(patch)))
+		if err := a.Client.Get(ctx, types.NamespacedName{Name: g.Block}, &b); err != nil {
+			return client.IgnoreNotFound(err)
 		}
-		switch {
-		case err == nil, apierrors.IsNotFound(err):
+		i := slices.IndexFunc(b.Spec.Allocations, func(e v1alpha1.Allocation) bool { return e.Offset == g.Offset && e.Handle == g.Handle })
+		if i < 0 {
 			return nil
-		case !apierrors.IsConflict(err):
-			return fmt.Errorf("giving back offset %d of AddressBlock %q: %w", g.Offset, g.Block, err)
 		}
+		return a.patch(ctx, &b, operation{"op": "remove", "path": fmt.Sprintf("/spec/allocations/%d", i)})
+	})
+	if err != nil {
+		return fmt.Errorf("giving back offset %d of AddressBlock %q: %w", g.Offset, g.Block, err)
 	}
+	return nil
 }
 
 func granted(b v1alpha1.AddressBlock, offset int32, handle string) Grant {
