@@ -21,9 +21,8 @@ func ExamplePoolText_Parse() {
 	}.Parse()
 	fmt.Println(len(problems), "problems,", pool.Blocks(), "blocks,", pool.Capacity(), "pairs")
 
-	index, _ := pool.LowestFree([]int64{0, 1, 3})
-	subnet, _ := pool.Block(index)
-	fmt.Println(ipam.BlockName(pool.Name, index), "is", subnet)
+	subnet, _ := pool.Block(2)
+	fmt.Println(ipam.BlockName(pool.Name, 2), "is", subnet)
 
 	first, _ := pool.Block(0)
 	block := ipam.Block{Subnet: first, Entries: []ipam.Entry{{Offset: 10}}}

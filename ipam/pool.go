@@ -73,21 +73,6 @@ func (p Pool) reserves(addrs []netip.Addr) bool {
 	return slices.ContainsFunc(p.Reserved, func(r Range) bool { return slices.ContainsFunc(addrs, r.Contains) })
 }
 
-// LowestFree returns the lowest index that is not among those used; false if the pool has none. It needs memory for
-// what is used, not for what the pool has.
-func (p Pool) LowestFree(used []int64) (int64, bool) {
-	used = slices.Clone(used)
-	slices.Sort(used)
-	var next int64
-	for _, u := range used {
-		if u > next {
-			break
-		}
-		next = max(next, u+1)
-	}
-	return next, next < p.Blocks()
-}
-
 // PoolText is a pool as it was written, before it is known to make sense.
 type PoolText struct {
 	Name, Network string

@@ -3,7 +3,6 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"testing"
 	"time"
 
@@ -276,39 +275,6 @@ func TestPoolBlocksAreNeighbours(t *testing.T) {
 			}
 			if diff := cmp.Diff(want, got, byValue()); diff != "" {
 				t.Errorf("addresses (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestPoolLowestFree(t *testing.T) {
-	tests := map[string]struct {
-		subnet SubnetText
-		used   []int64
-		want   int64
-		wantNo bool
-	}{
-		"0 if none is used":                      {SubnetText{IPv4: "10.0.0.0/30"}, nil, 0, false},
-		"the gap, whatever the order":            {SubnetText{IPv4: "10.0.0.0/30"}, []int64{3, 0, 1}, 2, false},
-		"0 if only others are used":              {SubnetText{IPv4: "10.0.0.0/30"}, []int64{1, 2, 3}, 0, false},
-		"the next if there is no gap":            {SubnetText{IPv4: "10.0.0.0/30"}, []int64{0, 1}, 2, false},
-		"an index twice counts once":             {SubnetText{IPv4: "10.0.0.0/30"}, []int64{0, 0, 1, 1}, 2, false},
-		"an index below zero is nobody's":        {SubnetText{IPv4: "10.0.0.0/30"}, []int64{-7, 0}, 1, false},
-		"an index beyond the pool is in no way":  {SubnetText{IPv4: "10.0.0.0/30"}, []int64{0, 99}, 1, false},
-		"none if all are used":                   {SubnetText{IPv4: "10.0.0.0/30"}, []int64{0, 1, 2, 3}, 4, true},
-		"one in 2^31, in memory for two":         {SubnetText{IPv6: "fd00::/64"}, []int64{1<<31 - 1, 0}, 1, false},
-		"none if the only subnet cannot be read": {SubnetText{IPv4: "?"}, nil, 0, true},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			p, _ := PoolText{Subnets: []SubnetText{tt.subnet}}.Parse()
-			before := slices.Clone(tt.used)
-			got, ok := p.LowestFree(tt.used)
-			if got != tt.want || ok == tt.wantNo {
-				t.Errorf("got %d, %t; want %d, %t", got, ok, tt.want, !tt.wantNo)
-			}
-			if diff := cmp.Diff(before, tt.used); diff != "" {
-				t.Errorf("the caller's list changed (-before +after):\n%s", diff)
 			}
 		})
 	}
