@@ -30,6 +30,9 @@ type AddressBlock struct {
 	// Grace is how long a block must have been empty before it is deleted.
 	Grace time.Duration
 
+	// reclaiming lets one block at a time be found dispensable, or two of a node could each count on the other.
+	reclaiming sync.Mutex
+
 	mu sync.Mutex
 	// empty tells since when each block that is empty has been so, by name.
 	empty map[string]emptiness
@@ -91,6 +94,8 @@ func (r *AddressBlock) reclaim(ctx context.Context, b ipam.Block, pool ipam.Pool
 	if left := r.Grace - emptyFor; left > 0 && !pool.Terminating {
 		return left, false, nil
 	}
+	r.reclaiming.Lock()
+	defer r.reclaiming.Unlock()
 	needed, err := r.needed(ctx, b, pool, now.Wall)
 	if err != nil {
 		return 0, false, err

@@ -64,6 +64,8 @@ func (r *AddressPool) Reconcile(ctx context.Context, req reconcile.Request) (rec
 			if len(blocks) == 0 {
 				return reconcile.Result{}, r.letGo(ctx, &object, Drained)
 			}
+			// A block that comes and goes while the cache looks away makes no event.
+			again = settle
 		}
 	}
 	changed, err := r.report(ctx, &object, blocks)
@@ -73,7 +75,7 @@ func (r *AddressPool) Reconcile(ctx context.Context, req reconcile.Request) (rec
 	if draining := meta.FindStatusCondition(object.Status.Conditions, string(v1alpha1.Draining)); changed && object.DeletionTimestamp != nil {
 		r.Voice.event(nativeReference(&object, poolKind), nil, corev1.EventTypeNormal, v1alpha1.EventPoolDraining, "Drain", "%s", draining.Message)
 	}
-	return reconcile.Result{RequeueAfter: max(again, 0)}, nil
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
 func (r *AddressPool) letGo(ctx context.Context, object *v1alpha1.AddressPool, reason ipam.Reason) error {

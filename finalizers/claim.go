@@ -51,7 +51,9 @@ func (r *Claim) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if lease.Spec.AcquireTime != nil {
 		taken = lease.Spec.AcquireTime.Time
 	}
-	switch age := now.Sub(taken); claim.Answer(ipam.Claim{}, named, pool, age, now) {
+	// Nobody wants a block here, and no claim can name this one.
+	nobody := ipam.Claim{Block: "/"}
+	switch age := now.Sub(taken); claim.Answer(nobody, named, pool, age, now) {
 	case ipam.ClaimPending:
 		return reconcile.Result{RequeueAfter: max(ipam.ClaimAge-age, time.Second)}, nil
 	case ipam.ClaimOver:

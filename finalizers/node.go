@@ -60,8 +60,12 @@ func (r *Node) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 }
 
 // reclaim deletes the node's empty blocks. What else the node holds, and what its pods hold, is not proven free by the
-// deletion of an object.
+// deletion of an object. Blocks know their node by name alone, so those that are found once another node bears the name
+// are left to that one.
 func (r *Node) reclaim(ctx context.Context, node *cluster.Node) error {
+	if live, err := r.Witness.LiveNode(ctx, node.Name); err != nil || live == nil || live.UID != node.UID {
+		return err
+	}
 	blocks, err := r.Blocks.LiveBlocks(ctx, backends.Query{Node: node.Name})
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -32,6 +33,10 @@ type Pod struct {
 	Deadline time.Duration
 	// Backfill paces the finalizers that are put on pods that have an address already.
 	Backfill *rate.Limiter
+
+	// given has, by name, the ids of the hand-outs that were given back for a pod that is held as far as the cache shows:
+	// it may still show them too.
+	given sync.Map
 }
 
 // podAction is what to do about a pod.
@@ -106,39 +111,41 @@ func (s podState) decide() podStep {
 	return podStep{action: podWait, reason: s.end.Reason, again: min(left, recheck)}
 }
 
+// expired tells whether the pod has been held for as long as it may be.
+func (s podState) expired() bool {
+	return s.held && !s.pod.Deleted.IsZero() && !s.now.Before(s.pod.Deleted.Add(s.deadline))
+}
+
 // Reconcile implements reconcile.Reconciler.
 func (r *Pod) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	pod := r.Witness.CachedPod(req.NamespacedName)
+	if pod == nil || !slices.Contains(pod.Finalizers, v1alpha1.AddressesFinalizer) {
+		r.given.Delete(req.NamespacedName)
+	}
 	if pod == nil {
 		return reconcile.Result{}, nil
-	}
-	recorded, err := r.Records.AllocationsOf(ctx, owner(pod))
-	if err != nil {
-		return reconcile.Result{}, err
 	}
 	state := podState{
 		pod:      pod.Evidence(),
 		held:     slices.Contains(pod.Finalizers, v1alpha1.AddressesFinalizer),
 		wanted:   r.Wanted && !slices.Contains(r.ExcludedNamespaces, pod.Namespace),
-		recorded: len(recorded) > 0,
 		deadline: r.Deadline,
 		now:      r.Clock().Wall,
 	}
-	var world ipam.World
-	if state.held && !state.pod.Alive() {
-		if p := state.pod; !state.recorded && (p.Node == "" || p.Terminal() && p.Sandbox == "") {
-			// Here it is a proof that nothing is recorded, so it must be read live.
-			if recorded, err = r.Records.LiveAllocationsOf(ctx, owner(pod)); err != nil {
-				return reconcile.Result{}, err
-			}
-			state.recorded = len(recorded) > 0
+	recorded, world, err := r.gather(ctx, pod, &state)
+	var step podStep
+	if err == nil {
+		if step = state.decide(); step.action == podRelease {
+			recorded, err = r.release(ctx, pod, recorded, world)
 		}
-		if world, err = r.look(ctx, pod, recorded); err != nil {
+	}
+	if err != nil {
+		if !state.expired() {
 			return reconcile.Result{}, err
 		}
-		state.end = world.End(state.pod)
+		// Whatever is in the way, it is not the pod's to wait for any longer.
+		step, state.end.Detail = podStep{action: podLetGo, reason: DeadlineExceeded}, err.Error()
 	}
-	step := state.decide()
 	switch step.action {
 	case podLeave:
 		return reconcile.Result{}, nil
@@ -147,13 +154,32 @@ func (r *Pod) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.R
 	case podWait:
 		r.Voice.waits(pod, state, step)
 		return reconcile.Result{RequeueAfter: step.again}, nil
-	case podRelease:
-		if err := r.release(ctx, pod, recorded, world); err != nil {
-			return reconcile.Result{}, err
-		}
-	case podLetGo:
+	case podRelease, podLetGo:
 	}
 	return reconcile.Result{}, r.letGo(ctx, pod, state, step, recorded)
+}
+
+// gather completes the state with what is recorded for the pod and what the law says about its end. Where the decision
+// does not depend on them, the world is empty.
+func (r *Pod) gather(ctx context.Context, pod *cluster.Pod, state *podState) (recorded []ipam.Allocation, world ipam.World, err error) {
+	if recorded, err = r.Records.AllocationsOf(ctx, owner(pod)); err != nil {
+		return nil, world, err
+	}
+	recorded = r.ungiven(pod, recorded)
+	if p := state.pod; state.held && !p.Alive() {
+		if len(recorded) == 0 && (p.Node == "" || p.Terminal() && p.Sandbox == "") {
+			// Here it is a proof that nothing is recorded, so it must be read live.
+			if recorded, err = r.Records.LiveAllocationsOf(ctx, owner(pod)); err != nil {
+				return nil, world, err
+			}
+		}
+		if world, err = r.look(ctx, pod, recorded); err != nil {
+			return recorded, world, err
+		}
+		state.end = world.End(p)
+	}
+	state.recorded = len(recorded) > 0
+	return recorded, world, nil
 }
 
 // hold puts the finalizer on a pod that has an address already, as fast as the pace allows.
@@ -179,8 +205,19 @@ func (r *Pod) look(ctx context.Context, pod *cluster.Pod, recorded []ipam.Alloca
 	return world, nil
 }
 
-// release gives back what is recorded for the pod, but for addresses that somebody else uses by now.
-func (r *Pod) release(ctx context.Context, pod *cluster.Pod, recorded []ipam.Allocation, world ipam.World) error {
+// ungiven leaves out what this process has given back already.
+func (r *Pod) ungiven(pod *cluster.Pod, recorded []ipam.Allocation) []ipam.Allocation {
+	given, ok := r.given.Load(client.ObjectKeyFromObject(pod))
+	if !ok {
+		return recorded
+	}
+	return slices.DeleteFunc(recorded, func(a ipam.Allocation) bool { return slices.Contains(given.([]ipam.ID), a.ID()) })
+}
+
+// release gives back what is recorded for the pod, but for addresses that somebody else uses by now. It returns those
+// that could not be given back.
+func (r *Pod) release(ctx context.Context, pod *cluster.Pod, recorded []ipam.Allocation, world ipam.World) ([]ipam.Allocation, error) {
+	var left []ipam.Allocation
 	var failures []error
 	for _, a := range recorded {
 		verdict := ipam.Judge(a, world)
@@ -196,12 +233,23 @@ func (r *Pod) release(ctx context.Context, pod *cluster.Pod, recorded []ipam.All
 			if ctx.Err() == nil {
 				r.Voice.failed(pod, a, err)
 			}
-			failures = append(failures, err)
+			left, failures = append(left, a), append(failures, err)
 		default:
+			r.gives(pod, a)
 			r.Voice.released(pod, a, verdict)
 		}
 	}
-	return errors.Join(failures...)
+	return left, errors.Join(failures...)
+}
+
+// gives remembers that a hand-out was given back.
+func (r *Pod) gives(pod *cluster.Pod, a ipam.Allocation) {
+	name := client.ObjectKeyFromObject(pod)
+	var ids []ipam.ID
+	if given, ok := r.given.Load(name); ok {
+		ids = given.([]ipam.ID)
+	}
+	r.given.Store(name, append(ids, a.ID()))
 }
 
 // letGo takes the finalizer off, and tells why if addresses stay behind.

@@ -39,6 +39,8 @@ type Reconcilers struct {
 const (
 	// workers is how many pods are looked at side by side. Each spends its time waiting for the API server.
 	workers = 16
+	// retry is how long, at most, what failed is put off: deadlines are to be met.
+	retry = 5 * time.Second
 	// gather is how long changes of blocks are gathered before statuses are written and leftovers looked for.
 	gather = time.Second
 )
@@ -78,7 +80,9 @@ func Setup(mgr ctrl.Manager, witness *cluster.Witness, r Reconcilers) error {
 			})),
 		}},
 	} {
-		builder := ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(controller.Options{MaxConcurrentReconciles: c.workers})
+		builder := ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(controller.Options{
+			MaxConcurrentReconciles: c.workers, RateLimiter: retries(),
+		})
 		for _, s := range c.sources {
 			builder = builder.WatchesRawSource(s)
 		}
@@ -87,6 +91,11 @@ func Setup(mgr ctrl.Manager, witness *cluster.Witness, r Reconcilers) error {
 		}
 	}
 	return nil
+}
+
+// retries puts off what failed for twice as long each time.
+func retries() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, retry)
 }
 
 // changed passes updates in which something changed that a reconciler looks at: most updates of a Pod or Node are

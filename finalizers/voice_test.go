@@ -1,0 +1,106 @@
+package finalizers
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/cluster"
+	"github.com/oakum-dev/oakum/test/fixture"
+)
+
+// I9: each release is told in a line of the log, an Event and a metric.
+func TestAReleaseIsExplained(t *testing.T) {
+	s := endedPod(t, entry(1, "h1", "web-0", "u1"))
+	var lines []string
+	log := funcr.NewJSON(func(line string) { lines = append(lines, line) }, funcr.Options{})
+	registry := prometheus.NewRegistry()
+	voice, err := NewVoice("double", log, s, s.clock, registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Pod.Voice = voice
+	s.pass(3 * time.Second)
+	if got := s.outcome(&corev1.Pod{}, "default/web-0"); len(got.Events) != 1 || got.Err != "" {
+		t.Errorf("outcome: %+v", got)
+	}
+	wantLines := []string{
+		`{"logger":"","level":0,"msg":"released","pod":{"name":"web-0","namespace":"default"},"handle":"h1","address":"10.0.0.1","block":"default-0",` +
+			`"pool":"default","node":"n1","verdict":"Free","reason":"EndReported","evidence":"E2",` +
+			`"detail":"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down"}`,
+	}
+	if diff := cmp.Diff(wantLines, lines); diff != "" {
+		t.Errorf("log (-want +got):\n%s", diff)
+	}
+	want := map[string]float64{
+		`oakum_releases_total backend="double" reason="EndReported"`:           1,
+		`oakum_finalizer_held_seconds kind="Pod" reason="EndReported" (count)`: 1,
+		`oakum_finalizer_held_seconds kind="Pod" reason="EndReported" (sum)`:   3,
+	}
+	if diff := cmp.Diff(want, metrics(t, registry)); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
+// metrics returns the value of each counter, and the count and sum of each histogram.
+func metrics(t *testing.T, registry *prometheus.Registry) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			name := family.GetName()
+			for _, label := range m.GetLabel() {
+				name += " " + label.GetName() + `="` + label.GetValue() + `"`
+			}
+			if h := m.GetHistogram(); h != nil {
+				found[name+" (count)"], found[name+" (sum)"] = float64(h.GetSampleCount()), h.GetSampleSum()
+			} else {
+				found[name] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return found
+}
+
+func TestWhatGoesWrongIsCounted(t *testing.T) {
+	s := endedPod(t, entry(1, "h1", "web-0", "u1"))
+	s.fault = failing(map[string]error{"PATCH addressblocks": errors.New("the API server is on fire")})
+	for range 2 {
+		if got := s.outcome(&corev1.Pod{}, "default/web-0"); got.Err == "" {
+			t.Errorf("outcome: %+v", got)
+		}
+	}
+	if diff := cmp.Diff(map[string]float64{`oakum_release_errors_total backend="double"`: 2}, metrics(t, s.metrics)); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
+// The API takes no note of more than 1024 characters.
+func TestALongNoteIsCut(t *testing.T) {
+	s := play(t)
+	about := podReference(cluster.Observe(fixture.Pod("web-0", "n1", fixture.UID("u1"))))
+	s.Pod.Voice.event(about, nil, corev1.EventTypeNormal, v1alpha1.EventAddressesHeld, "Wait", "%s", strings.Repeat("x", 1025))
+	want := []string{"Normal AddressesHeld (Wait) on Pod default/web-0 (uid u1): " + strings.Repeat("x", 1021) + "..."}
+	if diff := cmp.Diff(want, s.events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+func TestMetricsAreRegisteredOnce(t *testing.T) {
+	s := play(t)
+	if _, err := NewVoice("double", logr.Discard(), s, s.clock, s.metrics); err == nil {
+		t.Error("the metrics of a second voice were registered")
+	}
+}
