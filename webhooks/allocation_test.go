@@ -185,3 +185,38 @@ func TestAddressBlockUpdate(t *testing.T) {
 		})
 	}
 }
+
+func TestRecordsThatCannotBeRead(t *testing.T) {
+	router := fixture.Entry(1, "r", fixture.External("router"))
+	objects := []known{both(node("n1-uid")), both(pool()), both(block(1, "n1", "b1", fixture.Entry(0, "r", fixture.External("router"))))}
+	tests := map[string]struct {
+		method string
+		verb   admissionv1.Operation
+		block  *v1alpha1.AddressBlock
+	}{
+		"the block's pool":                 {"Pool", admissionv1.Create, block(0, "n1", "b0")},
+		"the node's other blocks":          {"Blocks", admissionv1.Create, block(0, "n1", "b0")},
+		"another block, live":              {"LiveBlock", admissionv1.Create, block(0, "n1", "b0")},
+		"a new block's handles":            {"Blocks", admissionv1.Create, block(0, "n1", "b0", router)},
+		"an allocation's pool":             {"Pool", admissionv1.Update, block(0, "n1", "b0", router)},
+		"an allocation's handle elsewhere": {"Blocks", admissionv1.Update, block(0, "n1", "b0", router)},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			d := newDoor(t, enforce(), objects...)
+			d.records.broken, d.records.method = wrapped("reading"), tt.method
+			r := request(t, tt.verb, nil, tt.block, false)
+			if tt.verb == admissionv1.Update {
+				r = request(t, tt.verb, block(0, "n1", "b0"), tt.block, false)
+			}
+			expect(t, "answer", unjudged("reading: the API server is on fire"), d.judge(t, ValidateBlockPath, r))
+			expect(t, "writes", nil, d.writes)
+		})
+	}
+	t.Run("a new block's pool, before its addresses are filled in", func(t *testing.T) {
+		d := newDoor(t, enforce(), objects...)
+		d.records.broken = wrapped("reading")
+		got := d.judge(t, MutateBlockPath, request(t, admissionv1.Create, nil, fixture.Block("p", 0, "n1"), false))
+		expect(t, "answer", answer{Code: 500, Message: "reading: the API server is on fire"}, got)
+	})
+}

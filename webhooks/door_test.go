@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -80,7 +81,8 @@ func newDoor(t testing.TB, settings config.Backend, objects ...known) *door {
 	scheme := runtime.NewScheme()
 	check(t, clientgoscheme.AddToScheme(scheme))
 	check(t, v1alpha1.AddToScheme(scheme))
-	builder := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(d.interceptors())
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithTypeConverters(managedfields.NewDeducedTypeConverter()).
+		WithInterceptorFuncs(d.interceptors())
 	pods, nodes := informer(&corev1.Pod{}), informer(&corev1.Node{})
 	for _, o := range objects {
 		switch object := o.Object.(type) {
@@ -213,23 +215,31 @@ type records struct {
 	port
 	pools        map[string]ipam.Pool
 	cached, live map[string]ipam.Block
-	// broken is the answer to everything, if it is not nil.
+	// broken is the answer to everything, if it is not nil; to the method that is named, if one is.
 	broken error
+	method string
+}
+
+func (r *records) answer(method string) error {
+	if r.method == "" || r.method == method {
+		return r.broken
+	}
+	return nil
 }
 
 // port is backends.Blocks under a name that is not that of a method.
 type port interface{ backends.Blocks }
 
 func (r *records) Pool(_ context.Context, name string) (ipam.Pool, error) {
-	return found(r.pools, name, r.broken)
+	return found(r.pools, name, r.answer("Pool"))
 }
 
 func (r *records) Block(_ context.Context, name string) (ipam.Block, error) {
-	return found(r.cached, name, r.broken)
+	return found(r.cached, name, r.answer("Block"))
 }
 
 func (r *records) LiveBlock(_ context.Context, name string) (ipam.Block, error) {
-	return found(r.live, name, r.broken)
+	return found(r.live, name, r.answer("LiveBlock"))
 }
 
 // Blocks fails if it is asked for every block that there is: no single write is worth that.
@@ -237,11 +247,11 @@ func (r *records) Blocks(_ context.Context, q backends.Query) ([]ipam.Block, err
 	if q == (backends.Query{}) {
 		return nil, errors.New("asked for every block")
 	}
-	return selected(r.cached, q), r.broken
+	return selected(r.cached, q), r.answer("Blocks")
 }
 
 func (r *records) LiveBlocks(_ context.Context, q backends.Query) ([]ipam.Block, error) {
-	return selected(r.live, q), r.broken
+	return selected(r.live, q), r.answer("LiveBlocks")
 }
 
 func found[T any](stored map[string]T, name string, broken error) (T, error) {

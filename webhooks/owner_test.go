@@ -181,6 +181,13 @@ func TestHoldingAPod(t *testing.T) {
 	}
 }
 
+func TestAPodThatCannotBeLookedAtAfterwards(t *testing.T) {
+	d := newDoor(t, enforce(), both(pool()), both(node("n1-uid")), cached(pod("web-0", "n1", "u1")))
+	d.before["get Pod"] = broken
+	r := request(t, admissionv1.Update, block(0, "n1", "b0"), takes(fixture.OfPod(pod("web-0", "n1", "u1"))), false)
+	expect(t, "answer", unjudged("reading pod default/web-0: the API server is on fire"), d.judge(t, ValidateBlockPath, r))
+}
+
 func TestSeveralPodsInOneWrite(t *testing.T) {
 	web, db := fixture.OfPod(pod("web-0", "n1", "u1")), fixture.OfPod(pod("db-0", "n1", "u2"))
 	both := []known{both(pool()), both(node("n1-uid")), both(pod("web-0", "n1", "u1")), both(pod("db-0", "n1", "u2"))}

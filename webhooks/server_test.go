@@ -92,42 +92,55 @@ func TestABlockWithTenThousandEntriesIsRefusedAtOnce(t *testing.T) {
 			expect(t, "status", want, *response.Result)
 			expect(t, "writes", nil, d.writes)
 
-			reading, refusing := d.cost(t, "/read", body), d.cost(t, path, body)
-			if limit := max(50*time.Millisecond, 2*reading.time); refusing.time > limit {
-				t.Errorf("it takes %s, more than %s", refusing.time, limit)
-			}
-			if refusing.bytes > reading.bytes+reading.bytes/10 {
-				t.Errorf("it takes %d bytes, where reading the review takes %d", refusing.bytes, reading.bytes)
-			}
-			if refusing.held > 1<<20 {
-				t.Errorf("%d bytes are held after it", refusing.held)
-			}
+			d.compare(t, path, body)
 		})
 	}
 }
 
-// cost is the shortest of a few answers, what one allocates, and by how much the heap has grown after all of them.
+// compare lets the webhooks at a path and at /read answer in turn, until that at the path has been fast enough once.
+func (d *door) compare(t *testing.T, path string, body []byte) {
+	const tries, limit = 40, 50 * time.Millisecond
+	reading, refusing := cost{time: time.Hour}, cost{time: time.Hour}
+	for range tries {
+		reading, refusing = reading.least(d.cost(t, "/read", body)), refusing.least(d.cost(t, path, body))
+		if refusing.time < max(limit, 2*reading.time) {
+			break
+		}
+	}
+	if refusing.time >= max(limit, 2*reading.time) {
+		t.Errorf("it takes %s, where reading the review takes %s", refusing.time, reading.time)
+	}
+	if refusing.bytes > reading.bytes+reading.bytes/10 {
+		t.Errorf("it takes %d bytes, where reading the review takes %d", refusing.bytes, reading.bytes)
+	}
+	if refusing.held > 1<<20 {
+		t.Errorf("%d bytes are held after it", refusing.held)
+	}
+}
+
+// cost is what an answer takes and allocates, and by how much the heap has grown after it.
 type cost struct {
 	time        time.Duration
 	bytes, held int64
 }
 
+// least returns the smaller time, with the other costs of the later answer.
+func (c cost) least(later cost) cost {
+	later.time = min(c.time, later.time)
+	return later
+}
+
 func (d *door) cost(t *testing.T, path string, body []byte) cost {
-	const times = 4
-	var before, after runtime.MemStats
+	var before, after, settled runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	best := time.Hour
-	for range times {
-		start := time.Now()
-		d.serve(t, path, body)
-		best = min(best, time.Since(start))
-	}
+	start := time.Now()
+	d.serve(t, path, body)
+	took := time.Since(start)
 	runtime.ReadMemStats(&after)
-	allocated := int64(after.TotalAlloc-before.TotalAlloc) / times
 	runtime.GC()
-	runtime.ReadMemStats(&after)
-	return cost{best, allocated, int64(after.HeapAlloc) - int64(before.HeapAlloc)}
+	runtime.ReadMemStats(&settled)
+	return cost{took, int64(after.TotalAlloc - before.TotalAlloc), int64(settled.HeapAlloc) - int64(before.HeapAlloc)}
 }
 
 func TestWhatIsNoReviewIsABadRequest(t *testing.T) {

@@ -30,10 +30,13 @@ func testLists(t *testing.T, setup func(*testing.T) Fixture) {
 			t.Errorf("Allocations (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("a revision with every place", func(t *testing.T) {
+	t.Run("the backend's own name and a revision with every place", func(t *testing.T) {
 		f := setup(t)
 		crowd(t, f)
 		for _, a := range must(f.Backend().Allocations(t.Context()))(t) {
+			if a.Backend != f.Backend().Name() {
+				t.Errorf("%s is of backend %q", a.Handle, a.Backend)
+			}
 			for _, p := range a.Places {
 				if p.Revision == "" {
 					t.Errorf("offset %d of %s has no revision", p.Offset, p.Block)
