@@ -83,10 +83,15 @@ func layers() map[string]layer {
 			tests:   tests,
 		},
 
+		"audit": {
+			imports: append([]string{"ipam", "apis/...", "backends", "cluster"}, kubernetes...),
+			tests:   tests,
+		},
+
 		"cli": {
 			imports: append([]string{
-				"ipam", "apis/...", "backends/...", "cluster", "webhooks", "finalizers",
-				"github.com/go-logr/zapr", "github.com/spf13/cobra", "go.uber.org/zap/...",
+				"ipam", "apis/...", "backends/...", "cluster", "webhooks", "finalizers", "audit",
+				"github.com/go-logr/zapr", "github.com/spf13/cobra/...", "go.uber.org/zap/...", "golang.org/x/term",
 			}, kubernetes...),
 			tests: tests,
 		},

@@ -11,5 +11,5 @@ import (
 var version = "dev"
 
 func main() {
-	os.Exit(cli.Run(version, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(cli.Run(version, os.Args, os.Stdout, os.Stderr))
 }

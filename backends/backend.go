@@ -34,6 +34,14 @@ type Backend interface {
 	// another hand-out there by now, the answer is ErrStale and nothing of the others is touched. Releasing what is
 	// already free is no error.
 	Release(ctx context.Context, a ipam.Allocation) error
+	// Record returns the object that holds the record of a place, for Events about it. The answer is ErrNotFound if it
+	// is gone.
+	Record(ctx context.Context, p ipam.Place) (Object, error)
+}
+
+// Object names an object of the API.
+type Object struct {
+	APIVersion, Kind, Namespace, Name, UID string
 }
 
 // Query selects blocks. Empty fields select everything.

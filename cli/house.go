@@ -3,9 +3,11 @@ package cli
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,6 +25,7 @@ import (
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/audit"
 	"github.com/oakum-dev/oakum/backends/native"
 	"github.com/oakum-dev/oakum/cluster"
 	"github.com/oakum-dev/oakum/finalizers"
@@ -36,7 +40,8 @@ import (
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresspools,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addressblocks,verbs=get;list;watch;patch;delete
-// +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresspools/status;addressblocks/status,verbs=patch
+// +kubebuilder:rbac:groups=ipam.oakum.dev,resources=leakreports,verbs=get;create
+// +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresspools/status;addressblocks/status;leakreports/status,verbs=patch
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresses,verbs=release;release-unattended
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=oakum-system,resources=events,verbs=create;patch
@@ -138,7 +143,7 @@ func (h *house) awaitKinds(ctx context.Context) error {
 	last := ""
 	return wait.PollUntilContextCancel(ctx, 2*time.Second, true, func(context.Context) (bool, error) {
 		var missing []string
-		for resource, kind := range map[string]string{"addresspools": "AddressPool", "addressblocks": "AddressBlock"} {
+		for resource, kind := range map[string]string{"addresspools": "AddressPool", "addressblocks": "AddressBlock", "leakreports": "LeakReport"} {
 			_, err := h.mgr.GetRESTMapper().RESTMapping(schema.GroupKind{Group: v1alpha1.Group, Kind: kind}, v1alpha1.Version)
 			switch {
 			case meta.IsNoMatchError(err):
@@ -184,14 +189,50 @@ func (h *house) wire(ctx context.Context) error {
 			Owners: webhooks.Owners{Witness: witness, Client: client, ExcludedNamespaces: h.settings.Finalizers.Pods.ExcludedNamespaces},
 			Claims: webhooks.Claims{Client: client, Live: live, Namespace: h.settings.Namespace, Clock: h.clock},
 		})
-	return h.bolt(records, witness)
+	releases := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "oakum_releases_total", Help: "Hand-outs that Oakum gave back, by backend and reason.",
+	}, []string{"backend", "reason"})
+	releaseErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "oakum_release_errors_total", Help: "Attempts to give a hand-out back that failed, by backend.",
+	}, []string{"backend"})
+	if err := errors.Join(metrics.Registry.Register(releases), metrics.Registry.Register(releaseErrors)); err != nil {
+		return fmt.Errorf("registering the metrics of releases: %w", err)
+	}
+	if err := h.bolt(records, witness, releases, releaseErrors); err != nil {
+		return err
+	}
+	return h.watch(records, witness, releases, releaseErrors)
+}
+
+// watch sets up the audit.
+func (h *house) watch(records *native.Backend, witness *cluster.Witness, releases, releaseErrors *prometheus.CounterVec) error {
+	if h.settings.Backends.Native.Mode == config.ModeOff {
+		return nil
+	}
+	counts, err := audit.NewMetrics(metrics.Registry, releases, releaseErrors)
+	if err != nil {
+		return fmt.Errorf("registering the audit's metrics: %w", err)
+	}
+	gone, err := witness.Gone()
+	if err != nil {
+		return err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("finding out the host's name: %w", err)
+	}
+	return h.mgr.Add(&audit.Auditor{
+		Backend: records, Witness: witness, Clock: h.clock, Mode: h.settings.Backends.Native.Mode, Settings: h.settings.Audit,
+		Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Log: h.log.WithName("audit").WithValues("backend", records.Name()),
+		Recorder: h.mgr.GetEventRecorder("oakum"), Metrics: counts, Identity: host, Gone: gone,
+	})
 }
 
 // bolt sets up the reconcilers.
-func (h *house) bolt(records *native.Backend, witness *cluster.Witness) error {
+func (h *house) bolt(records *native.Backend, witness *cluster.Witness, releases, releaseErrors *prometheus.CounterVec) error {
 	settings, client := h.settings, h.mgr.GetClient()
 	voice, err := finalizers.NewVoice(records.Name(), h.log.WithName("finalizers").WithValues("backend", records.Name()),
-		h.mgr.GetEventRecorder("oakum"), h.clock, metrics.Registry)
+		h.mgr.GetEventRecorder("oakum"), h.clock, metrics.Registry, releases, releaseErrors)
 	if err != nil {
 		return fmt.Errorf("registering the finalizers' metrics: %w", err)
 	}

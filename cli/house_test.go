@@ -160,7 +160,7 @@ func TestWaitingForOurKinds(t *testing.T) {
 		h := &house{
 			mgr: manager{mapper: mapper{wrong: func(kind schema.GroupKind) error {
 				switch {
-				case after(3), after(1) && kind.Kind == "AddressPool":
+				case after(3), after(1) && kind.Kind != "AddressBlock":
 					return nil
 				case after(2):
 					return errors.New("the server is busy")
@@ -173,7 +173,7 @@ func TestWaitingForOurKinds(t *testing.T) {
 		go func() { done <- h.awaitKinds(t.Context()) }()
 		var want []string
 		for _, missing := range []string{
-			"addressblocks.ipam.oakum.dev, addresspools.ipam.oakum.dev",
+			"addressblocks.ipam.oakum.dev, addresspools.ipam.oakum.dev, leakreports.ipam.oakum.dev",
 			"addressblocks.ipam.oakum.dev",
 			"addressblocks.ipam.oakum.dev (the server is busy)",
 		} {

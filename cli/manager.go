@@ -15,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -97,11 +96,9 @@ func newLogger(level config.Level) (logr.Logger, error) {
 
 // RunManager runs the operator against a cluster until the context ends.
 func RunManager(ctx context.Context, kube *rest.Config, settings *config.Configuration, clock cluster.Clock, log logr.Logger) error {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1alpha1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return fmt.Errorf("registering the API types: %w", err)
-		}
+	scheme, err := newScheme()
+	if err != nil {
+		return err
 	}
 	mgr, err := ctrl.NewManager(kube, options(settings, scheme, log))
 	if err != nil {

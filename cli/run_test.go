@@ -2,125 +2,178 @@ package cli
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-// outcome is what whoever types a command gets.
-type outcome struct {
-	Code           int
-	Stdout, Stderr string
-}
-
-func run(args ...string) outcome {
+// run executes a command line.
+func run(args ...string) answer {
 	var stdout, stderr bytes.Buffer
 	code := Run("v1.2.3", args, &stdout, &stderr)
-	return outcome{code, stdout.String(), stderr.String()}
+	return answer{code, stdout.String(), stderr.String()}
 }
 
-// failed is an outcome that one line explains.
-func failed(why string) outcome { return outcome{Code: 1, Stderr: "oakum: " + why + "\n"} }
-
-func TestRun(t *testing.T) {
+func TestRunExits(t *testing.T) {
+	dir := t.TempDir()
+	nowhere := write(t, dir, "nowhere", `{apiVersion: v1, kind: Config, current-context: here,
+clusters: [{name: nowhere, cluster: {server: "http://127.0.0.1:1"}}],
+contexts: [{name: here, context: {cluster: nowhere}}]}`)
+	plan := write(t, dir, "plan", `{"version": 1, "releases": []}`)
+	const refused = `failed to get server groups: Get "http://127.0.0.1:1/api": dial tcp 127.0.0.1:1: connect: connection refused` + "\n"
+	absent := filepath.Join(dir, "absent")
+	noFile := "finding the cluster: stat " + absent + ": no such file or directory: set KUBECONFIG or --kubeconfig\n"
 	tests := map[string]struct {
 		args []string
-		want outcome
+		want answer
 	}{
-		"version":                       {[]string{"version"}, outcome{Stdout: fmt.Sprintf("oakum v1.2.3 (%s, %s/%s)\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)}},
-		"version takes no argument":     {[]string{"version", "now"}, failed(`unknown command "now" for "oakum version": see oakum version --help`)},
-		"an unknown command":            {[]string{"frobnicate"}, failed(`unknown command "frobnicate" for "oakum": see oakum --help`)},
-		"a command with a slip":         {[]string{"manger"}, failed(`unknown command "manger" for "oakum": see oakum --help`)},
-		"an unknown flag":               {[]string{"manager", "--kubeconfg", "x"}, failed("unknown flag: --kubeconfg: see oakum manager --help")},
-		"manager without configuration": {[]string{"manager"}, failed("reading the configuration: --config must name its file")},
-		"manager without a file":        {[]string{"manager", "--config"}, failed("flag needs an argument: --config: see oakum manager --help")},
-		"a name that is no line":        {[]string{"manager", "--config", "a\nb"}, failed("reading the configuration: open a; b: no such file or directory: --config must name a readable file")},
+		"check with 2 if nobody answers": {
+			[]string{"check", "--kubeconfig", nowhere},
+			answer{2, "", "oakum: not everything could be read: listing AddressPools: " + refused},
+		},
+		"explain with 2 if nobody answers": {
+			[]string{"explain", "10.0.0.1", "--kubeconfig", nowhere},
+			answer{2, "", "oakum: not everything could be read: listing AddressPools: " + refused},
+		},
+		"plan with 2 if nobody answers": {
+			[]string{"plan", "--kubeconfig", nowhere},
+			answer{2, "", "oakum: not everything could be read: listing AddressPools: " + refused},
+		},
+		"release with 2 if nobody answers": {
+			[]string{"release", "--from-plan", plan, "--kubeconfig", nowhere},
+			answer{2, "", "oakum: not everything could be read: listing AddressPools: " + refused},
+		},
+		"uninstall with 1 if nobody answers": {
+			[]string{"uninstall", "--kubeconfig", nowhere},
+			answer{1, "", "oakum: deleting MutatingWebhookConfiguration oakum: " + refused},
+		},
+		"check with 2 if there is no such kubeconfig": {
+			[]string{"check", "--kubeconfig", absent},
+			answer{2, "", "oakum: not everything could be read: " + noFile},
+		},
+		"release with 2 if there is no such kubeconfig": {
+			[]string{"release", "--from-plan", plan, "--kubeconfig", absent},
+			answer{2, "", "oakum: not everything could be read: " + noFile},
+		},
+		"check with 2 if there is no such context": {
+			[]string{"check", "--kubeconfig", nowhere, "--context", "there"},
+			answer{2, "", "oakum: not everything could be read: finding the cluster: context \"there\" does not exist: set KUBECONFIG or --kubeconfig\n"},
+		},
+		"with 1 for a command that does not exist": {
+			[]string{"chekc"},
+			answer{1, "", "oakum: unknown command \"chekc\" for \"oakum\": see oakum --help\n"},
+		},
+		"with 1 for a flag that does not exist": {
+			[]string{"check", "--fix"},
+			answer{1, "", "oakum: unknown flag: --fix: see oakum check --help\n"},
+		},
+		"with 1 for an argument too many": {
+			[]string{"check", "10.0.0.1"},
+			answer{1, "", "oakum: unknown command \"10.0.0.1\" for \"oakum check\"\n"},
+		},
+		"with 1 for an argument too few": {
+			[]string{"explain"},
+			answer{1, "", "oakum: accepts 1 arg(s), received 0\n"},
+		},
+		"with 1 for a release without a plan": {
+			[]string{"release"},
+			answer{1, "", "oakum: required flag(s) \"from-plan\" not set\n"},
+		},
+		"with 1 for a plan that does not exist": {
+			[]string{"release", "--from-plan", absent, "--kubeconfig", nowhere},
+			answer{1, "", "oakum: reading the plan: open " + absent + ": no such file or directory\n"},
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, run(tt.args...)); diff != "" {
-				t.Errorf("outcome (-want +got):\n%s", diff)
+			if diff := cmp.Diff(tt.want, run(append([]string{"oakum"}, tt.args...)...)); diff != "" {
+				t.Errorf("answer (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestHelpIsForThoseWhoAsk(t *testing.T) {
-	for _, args := range [][]string{nil, {"help"}, {"--help"}} {
-		got := run(args...)
-		if got.Code != 0 || got.Stderr != "" || !strings.Contains(got.Stdout, "oakum [command]") {
-			t.Errorf("oakum %s: %+v", strings.Join(args, " "), got)
-		}
-	}
-}
-
-// Every fault of a configuration is told in one line, with the file, the key, its line and what to write instead.
-func TestConfigurationThatCannotBeUsed(t *testing.T) {
-	const header = "apiVersion: config.oakum.dev/v1alpha1\nkind: Configuration\n"
-	tests := map[string]struct{ content, want string }{
-		"nothing": {"", "holds nothing: must begin with apiVersion: config.oakum.dev/v1alpha1 and kind: Configuration"},
-		"an unknown key": {
-			header + "webhok: {port: 1}\n",
-			`line 3: Unsupported value: "webhok": supported values: "apiVersion", "audit", "backends", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"`,
-		},
-		"an unknown key with a line break in it": {
-			header + `"web\nhook": {}` + "\n",
-			`line 3: Unsupported value: "web\nhook": supported values: "apiVersion", "audit", "backends", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"`,
-		},
-		"a value of the wrong type": {header + "webhook: {port: high}\n", `line 3: webhook.port: Invalid value: "high": must be a whole number`},
-		"a value that makes no sense": {
-			header + "backends:\n  native: {mode: Strict}\n",
-			`line 4: backends.native.mode: Unsupported value: "Strict": supported values: "Off", "Observe", "Warn", "Enforce"`,
-		},
-		"several faults": {
-			header + "webhook: {port: 0}\nlog: {level: loud}\n",
-			`line 3: webhook.port: Invalid value: 0: must be 1 to 65535; line 4: log.level: Unsupported value: "loud": supported values: "debug", "info", "error"`,
-		},
-		"no YAML": {header + "webhook: {\n", "reading the document: yaml: line 3: did not find expected node content"},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "config.yaml")
-			if err := os.WriteFile(file, []byte(tt.content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(failed("reading the configuration "+file+": "+tt.want), run("manager", "--config", file)); diff != "" {
-				t.Errorf("outcome (-want +got):\n%s", diff)
-			}
-		})
-	}
-	t.Run("no file", func(t *testing.T) {
-		file := filepath.Join(t.TempDir(), "config.yaml")
-		want := failed("reading the configuration: open " + file + ": no such file or directory: --config must name a readable file")
-		if diff := cmp.Diff(want, run("manager", "--config", file)); diff != "" {
-			t.Errorf("outcome (-want +got):\n%s", diff)
-		}
-	})
-	t.Run("a folder", func(t *testing.T) {
-		folder := t.TempDir()
-		want := failed("reading the configuration: read " + folder + ": is a directory: --config must name a readable file")
-		if diff := cmp.Diff(want, run("manager", "--config", folder)); diff != "" {
-			t.Errorf("outcome (-want +got):\n%s", diff)
-		}
-	})
-}
-
-func TestManagerWithoutACluster(t *testing.T) {
-	folder := t.TempDir()
-	file := filepath.Join(folder, "config.yaml")
-	if err := os.WriteFile(file, []byte("apiVersion: config.oakum.dev/v1alpha1\nkind: Configuration\n"), 0o600); err != nil {
+func write(t *testing.T, dir, name, text string) (path string) {
+	t.Helper()
+	path = filepath.Join(dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("KUBECONFIG", filepath.Join(folder, "kubeconfig"))
-	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	t.Setenv("HOME", folder)
-	want := failed("finding the cluster: invalid configuration: no configuration has been provided, try setting KUBERNETES_MASTER environment variable: run in a pod or set KUBECONFIG")
-	if diff := cmp.Diff(want, run("manager", "--config", file)); diff != "" {
-		t.Errorf("outcome (-want +got):\n%s", diff)
+	return path
+}
+
+func TestHelpShowsWhatPeopleType(t *testing.T) {
+	for program, name := range map[string]string{
+		"oakum": "oakum", "/usr/local/bin/oakum": "oakum", "./bin/oakum-linux-amd64": "oakum",
+		"kubectl-oakum": "kubectl oakum", "/usr/local/bin/kubectl-oakum": "kubectl oakum", "kubectl-oakum.exe": "kubectl oakum",
+	} {
+		want := answer{Stdout: `Find addresses that have leaked. Nothing is written, and no operator is needed in the cluster.
+
+Exit code 0: no leak. 1: leaks were found. 2: something could not be read, so there may be more.
+
+Usage:
+  ` + name + ` check [flags]
+
+Examples:
+  ` + name + ` check
+  ` + name + ` check -o json | jq '.leaks[].addresses[]'
+
+Flags:
+      --backend string    whose records to look at: native (default "native")
+      --context string    the kubeconfig's context; the current one otherwise
+  -h, --help              help for check
+      --kubeconfig file   the kubeconfig file; KUBECONFIG and ~/.kube/config otherwise
+  -o, --output string     table, wide, json or yaml (default "table")
+`}
+		if diff := cmp.Diff(want, run(program, "check", "--help")); diff != "" {
+			t.Errorf("help of %s (-want +got):\n%s", program, diff)
+		}
+	}
+}
+
+func TestShellsComplete(t *testing.T) {
+	tests := map[string]struct {
+		typed []string
+		want  []string
+	}{
+		"the commands": {
+			[]string{""},
+			[]string{"check", "completion", "explain", "help", "manager", "plan", "release", "uninstall", "version"},
+		},
+		"the outputs of check":            {[]string{"check", "-o", ""}, []string{"table", "wide", "json", "yaml"}},
+		"the output of plan":              {[]string{"plan", "--output", ""}, []string{"json"}},
+		"the backends":                    {[]string{"check", "--backend", ""}, []string{"native"}},
+		"nothing where an address is due": {[]string{"explain", ""}, nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			// kubectl asks the same of a plugin.
+			for _, program := range []string{"oakum", "kubectl-oakum"} {
+				got := run(append([]string{program, "__complete"}, tt.typed...)...)
+				var words []string
+				for line := range strings.Lines(got.Stdout) {
+					word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+					words = append(words, word)
+				}
+				// The last line tells the shell what else not to offer: files.
+				if diff := cmp.Diff(append(tt.want, ":4"), words); diff != "" || got.Code != 0 {
+					t.Errorf("%s exits with %d and completes (-want +got):\n%s", program, got.Code, diff)
+				}
+			}
+		})
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if got := run("oakum", "completion", shell); got.Code != 0 || !strings.Contains(got.Stdout, "__complete") || got.Stderr != "" {
+			t.Errorf("completion %s exits with %d and %q and writes a script of %d bytes", shell, got.Code, got.Stderr, len(got.Stdout))
+		}
+	}
+}
+
+func TestVersionSaysWhatTheLinkerSet(t *testing.T) {
+	if got := run("oakum", "version"); got.Code != 0 || !strings.HasPrefix(got.Stdout, "oakum v1.2.3 (go1.") {
+		t.Errorf("got %+v", got)
 	}
 }

@@ -16,6 +16,7 @@ import (
 type Node struct {
 	metav1.ObjectMeta
 	ready        corev1.ConditionStatus
+	readySince   metav1.Time
 	outOfService bool
 	addresses    []netip.Addr
 	podCIDRs     []netip.Prefix
@@ -40,6 +41,7 @@ func (n *Node) Evidence() ipam.Node {
 		Created:      n.CreationTimestamp.Time,
 		Terminating:  n.DeletionTimestamp != nil,
 		Ready:        ipam.Condition(n.ready),
+		ReadySince:   n.readySince.Time,
 		OutOfService: n.outOfService,
 		Addresses:    n.addresses,
 	}
@@ -64,7 +66,7 @@ func ObserveNode(n *corev1.Node) *Node {
 	slim := &Node{ObjectMeta: slimMeta(n.ObjectMeta)}
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			slim.ready = c.Status
+			slim.ready, slim.readySince = c.Status, c.LastTransitionTime
 		}
 	}
 	for _, t := range n.Spec.Taints {

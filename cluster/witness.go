@@ -4,6 +4,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -202,20 +203,46 @@ func (w *Witness) PodCIDRs() []ipam.Holding {
 // Around returns the world as far as it concerns one pod that exists, and what is recorded for it: the pod as given,
 // whatever other pods name one of the addresses, and the nodes of all of them.
 func (w *Witness) Around(ctx context.Context, p *Pod, recorded []ipam.Allocation) (ipam.World, error) {
-	return w.around(ctx, p, recorded, w.Node)
+	return w.around(ctx, []*Pod{p}, recorded, w.Node)
 }
 
 // LiveAround answers as Around does, but reads the nodes without the cache.
 func (w *Witness) LiveAround(ctx context.Context, p *Pod, recorded []ipam.Allocation) (ipam.World, error) {
-	return w.around(ctx, p, recorded, w.LiveNode)
+	return w.around(ctx, []*Pod{p}, recorded, w.LiveNode)
 }
 
-func (w *Witness) around(ctx context.Context, p *Pod, recorded []ipam.Allocation, node func(context.Context, string) (*Node, error)) (ipam.World, error) {
-	o := ipam.Observation{
-		Pods: []ipam.Pod{p.Evidence()}, PodsKnown: true,
-		NodesKnown: true, NodeDeletionMeansFenced: w.nodeDeletionMeansFenced,
+// LiveLook returns the world as far as it concerns one hand-out: the last look before it is released. Its owner and the
+// nodes are read without the cache.
+func (w *Witness) LiveLook(ctx context.Context, a ipam.Allocation) (ipam.World, error) {
+	var pods []*Pod
+	if a.Owner.Kind == ipam.OwnerPod {
+		p, err := w.LivePod(ctx, types.NamespacedName{Namespace: a.Owner.Namespace, Name: a.Owner.Name})
+		if err != nil {
+			return ipam.World{}, err
+		}
+		if p != nil {
+			pods = append(pods, p)
+		}
 	}
-	nodes := map[string]bool{p.node: true}
+	return w.around(ctx, pods, []ipam.Allocation{a}, w.LiveNode)
+}
+
+// around makes a world of some pods, whatever other pods name an address of the hand-outs, and the nodes and other
+// owners of all of them.
+func (w *Witness) around(ctx context.Context, pods []*Pod, recorded []ipam.Allocation, node func(context.Context, string) (*Node, error)) (ipam.World, error) {
+	o := ipam.Observation{PodsKnown: true, NodesKnown: true, NodeDeletionMeansFenced: w.nodeDeletionMeansFenced}
+	seen := map[types.NamespacedName]bool{}
+	nodes := map[string]bool{}
+	add := func(p *Pod) {
+		if name := client.ObjectKeyFromObject(p); !seen[name] {
+			seen[name] = true
+			o.Pods = append(o.Pods, p.Evidence())
+			nodes[p.node] = true
+		}
+	}
+	for _, p := range pods {
+		add(p)
+	}
 	for _, a := range recorded {
 		nodes[a.Owner.Node] = true
 		for _, addr := range a.Addresses() {
@@ -223,13 +250,14 @@ func (w *Witness) around(ctx context.Context, p *Pod, recorded []ipam.Allocation
 			if err != nil {
 				return ipam.World{}, fmt.Errorf("looking for pods with %s: %w", addr, err)
 			}
-			for _, other := range named {
-				if other, ok := other.(*Pod); ok && (other.Namespace != p.Namespace || other.Name != p.Name) {
-					o.Pods = append(o.Pods, other.Evidence())
-					nodes[other.node] = true
-				}
+			for _, p := range named {
+				add(p.(*Pod))
 			}
 		}
+	}
+	var err error
+	if o.Others, err = w.others(ctx, recorded); err != nil {
+		return ipam.World{}, err
 	}
 	delete(nodes, "")
 	for name := range nodes {
@@ -243,6 +271,33 @@ func (w *Witness) around(ctx context.Context, p *Pod, recorded []ipam.Allocation
 	}
 	o.NodesGoneFor = w.goneFor()
 	return ipam.NewWorld(o), nil
+}
+
+// Gone returns a channel that tells of pods and nodes that were deleted. Who does not listen misses some.
+func (w *Witness) Gone() (<-chan ipam.Owner, error) {
+	gone := make(chan ipam.Owner, 1024)
+	tell := toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(o any) {
+		if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = t.Obj
+		}
+		var owner ipam.Owner
+		switch o := o.(type) {
+		case *Pod:
+			owner = ipam.Owner{Kind: ipam.OwnerPod, Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Node: o.node}
+		case *Node:
+			owner = ipam.Owner{Kind: ipam.OwnerNode, Name: o.Name, UID: string(o.UID), Node: o.Name}
+		}
+		select {
+		case gone <- owner:
+		default:
+		}
+	}}
+	for _, informer := range []toolscache.SharedIndexInformer{w.pods, w.nodes} {
+		if _, err := informer.AddEventHandler(tell); err != nil {
+			return nil, fmt.Errorf("watching pods and nodes go: %w", err)
+		}
+	}
+	return gone, nil
 }
 
 func (w *Witness) nodeSeen(o any, exists bool) {
@@ -282,8 +337,79 @@ func (w *Witness) goneFor() map[string]time.Duration {
 	return gone
 }
 
-// Other looks, live, for an owner that is neither Pod nor Node. It returns nil if no object bears the name, or if
-// nothing in this cluster serves such objects.
+// World returns all that the cache knows, with everything that hand-outs name beside Pods: the nodes that the cache
+// does not have and owners of other kinds are looked for live. The hand-outs must have been listed before.
+func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation) (ipam.World, Census, error) {
+	if !w.pods.HasSynced() || !w.nodes.HasSynced() {
+		return ipam.World{}, Census{}, errors.New("reading pods and nodes: the cache is not synced yet")
+	}
+	o := ipam.Observation{PodsKnown: true, NodesKnown: true, NodeDeletionMeansFenced: w.nodeDeletionMeansFenced}
+	for _, p := range w.pods.GetIndexer().List() {
+		o.Pods = append(o.Pods, p.(*Pod).Evidence())
+	}
+	known := map[string]bool{"": true}
+	for _, n := range w.nodes.GetIndexer().List() {
+		o.Nodes = append(o.Nodes, n.(*Node).Evidence())
+		known[n.(*Node).Name] = true
+	}
+	census := Census{Pods: len(o.Pods), Nodes: len(o.Nodes)}
+	for _, a := range recorded {
+		if known[a.Owner.Node] {
+			continue
+		}
+		known[a.Owner.Node] = true
+		n, err := w.LiveNode(ctx, a.Owner.Node)
+		if err != nil {
+			return ipam.World{}, Census{}, err
+		}
+		if n != nil {
+			o.Nodes = append(o.Nodes, n.Evidence())
+		}
+	}
+	var err error
+	if o.Others, err = w.others(ctx, recorded); err != nil {
+		return ipam.World{}, Census{}, err
+	}
+	o.NodesGoneFor = w.goneFor()
+	return ipam.NewWorld(o), census, nil
+}
+
+// Census counts what a World was made from.
+type Census struct {
+	Pods, Nodes int
+}
+
+// others looks, live, for the owners of hand-outs that are neither Pod nor Node.
+func (w *Witness) others(ctx context.Context, recorded []ipam.Allocation) (map[ipam.OwnerKind]map[ipam.Name]ipam.Presence, error) {
+	found := map[ipam.OwnerKind]map[ipam.Name]ipam.Presence{}
+	looked := map[ipam.Owner]bool{}
+	for _, a := range recorded {
+		o := ipam.Owner{Kind: a.Owner.Kind, Namespace: a.Owner.Namespace, Name: a.Owner.Name}
+		if o.Kind != ipam.OwnerService && o.Kind != ipam.OwnerVirtualMachine || looked[o] {
+			continue
+		}
+		looked[o] = true
+		p, err := w.Other(ctx, o)
+		switch {
+		case errors.Is(err, ErrNotServed):
+			continue
+		case err != nil:
+			return nil, err
+		case found[o.Kind] == nil:
+			found[o.Kind] = map[ipam.Name]ipam.Presence{}
+		}
+		if p != nil {
+			found[o.Kind][ipam.Name{Namespace: o.Namespace, Name: o.Name}] = *p
+		}
+	}
+	return found, nil
+}
+
+// ErrNotServed says that the cluster has no objects of that kind, so that nothing can be told about one.
+var ErrNotServed = errors.New("the cluster serves no such objects")
+
+// Other looks, live, for an owner that is neither Pod nor Node. It returns nil if no object bears the name. The error is
+// ErrNotServed if the cluster does not know the kind.
 func (w *Witness) Other(ctx context.Context, o ipam.Owner) (*ipam.Presence, error) {
 	var object metav1.PartialObjectMetadata
 	switch o.Kind {
@@ -295,8 +421,10 @@ func (w *Witness) Other(ctx context.Context, o ipam.Owner) (*ipam.Presence, erro
 		return nil, fmt.Errorf("looking for %s: nobody here can tell about owners of that kind", o)
 	}
 	switch err := w.live.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, &object); {
-	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
+	case apierrors.IsNotFound(err):
 		return nil, nil
+	case meta.IsNoMatchError(err):
+		return nil, fmt.Errorf("looking for %s: %w", o, ErrNotServed)
 	case err != nil:
 		return nil, fmt.Errorf("looking for %s: %w", o, err)
 	}

@@ -296,8 +296,11 @@ func TestOther(t *testing.T) {
 		"a service that is being deleted exists": {service("old"), nil, &ipam.Presence{UID: "s0", Terminating: true}, ""},
 		"a service that is not there":            {service("none"), nil, nil, ""},
 		"a virtual machine is told by its UID":   {machine, nil, &ipam.Presence{UID: "v1"}, ""},
-		"where KubeVirt is not, no machine is":   {machine, &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "kubevirt.io", Kind: "VirtualMachine"}}, nil, ""},
-		"a failure is not an absence":            {service("web"), errors.New("the API server is on fire"), nil, "looking for Service default/web: the API server is on fire"},
+		"where KubeVirt is not, nobody can tell": {
+			machine, &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "kubevirt.io", Kind: "VirtualMachine"}}, nil,
+			"looking for VirtualMachine default/db: the cluster serves no such objects",
+		},
+		"a failure is not an absence": {service("web"), errors.New("the API server is on fire"), nil, "looking for Service default/web: the API server is on fire"},
 		"what has no object is not looked for": {
 			ipam.Owner{Kind: ipam.OwnerExternal, Name: "router"}, nil, nil, "looking for External router: nobody here can tell about owners of that kind",
 		},

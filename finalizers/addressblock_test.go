@@ -2,6 +2,7 @@ package finalizers
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,6 +69,10 @@ func TestAddressBlock(t *testing.T) {
 		"a block that is deleted and empty goes": {
 			block: []func(*v1alpha1.AddressBlock){going, cooling(0, 0)},
 			want:  outcome{Calls: []string{droppingBlock}},
+		},
+		"a block that is deleted and empty goes for us, if somebody else holds it too": {
+			block: []func(*v1alpha1.AddressBlock){going, func(b *v1alpha1.AddressBlock) { b.Finalizers = []string{"example.org/guard", v1alpha1.BlockFinalizer} }},
+			want:  outcome{Calls: []string{strings.Replace(droppingBlock, "finalizers/0", "finalizers/1", 1)}},
 		},
 		"a block that is deleted and held by somebody else is not held again": {
 			block: []func(*v1alpha1.AddressBlock){going, func(b *v1alpha1.AddressBlock) { b.Finalizers = []string{"example.org/guard"} }},

@@ -32,6 +32,10 @@ var (
 
 func (r *records) Name() string { return "double" }
 
+func (r *records) Record(_ context.Context, p ipam.Place) (backends.Object, error) {
+	return backends.Object{Kind: "AddressBlock", Name: p.Block}, nil
+}
+
 func (r *records) Allocations(ctx context.Context) ([]ipam.Allocation, error) {
 	blocks, err := r.Blocks(ctx, backends.Query{})
 	return handOuts(blocks, ""), err

@@ -110,7 +110,7 @@ func (s *stage) start() {
 	var err error
 	s.witness, err = cluster.NewWitness(s.Context(), caches, live, s.clock, s.fenced)
 	s.must(err)
-	voice, err := NewVoice("double", logr.Discard(), s, s.clock, s.metrics)
+	voice, err := newVoice(s, logr.Discard(), s.metrics)
 	s.must(err)
 	double := &records{
 		pools: s.informers[s.kind(&v1alpha1.AddressPool{})].GetIndexer(), blocks: s.informers[s.kind(&v1alpha1.AddressBlock{})].GetIndexer(),

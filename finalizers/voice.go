@@ -1,7 +1,6 @@
 package finalizers
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -55,25 +54,17 @@ type Voice struct {
 	releaseErrors *prometheus.CounterVec
 }
 
-// NewVoice makes the voice of one backend and registers its metrics.
-func NewVoice(backend string, log logr.Logger, recorder events.EventRecorder, clock cluster.Clock, r prometheus.Registerer) (Voice, error) {
+// NewVoice makes the voice of one backend and registers its metric. The counters of releases are shared with the audit.
+func NewVoice(backend string, log logr.Logger, recorder events.EventRecorder, clock cluster.Clock, r prometheus.Registerer, releases, releaseErrors *prometheus.CounterVec) (Voice, error) {
 	v := Voice{
-		backend: backend, log: log, recorder: recorder, clock: clock,
+		backend: backend, log: log, recorder: recorder, clock: clock, releases: releases, releaseErrors: releaseErrors,
 		held: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "oakum_finalizer_held_seconds",
 			Help:    "Time from an object's deletionTimestamp until Oakum took its finalizer off, by kind and reason.",
 			Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 300, 600, 1800},
 		}, []string{"kind", "reason"}),
-		releases: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "oakum_releases_total",
-			Help: "Hand-outs that Oakum gave back, by backend and reason.",
-		}, []string{"backend", "reason"}),
-		releaseErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "oakum_release_errors_total",
-			Help: "Attempts to give a hand-out back that failed, by backend.",
-		}, []string{"backend"}),
 	}
-	return v, errors.Join(r.Register(v.held), r.Register(v.releases), r.Register(v.releaseErrors))
+	return v, r.Register(v.held)
 }
 
 // patience is how long a pod may outlive its deletionTimestamp, on a node that is ready, before its Events say so.

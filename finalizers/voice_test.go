@@ -23,7 +23,7 @@ func TestAReleaseIsExplained(t *testing.T) {
 	var lines []string
 	log := funcr.NewJSON(func(line string) { lines = append(lines, line) }, funcr.Options{})
 	registry := prometheus.NewRegistry()
-	voice, err := NewVoice("double", log, s, s.clock, registry)
+	voice, err := newVoice(s, log, registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,9 +98,19 @@ func TestALongNoteIsCut(t *testing.T) {
 	}
 }
 
+// newVoice makes a voice whose counters of releases are registered with its own metric.
+func newVoice(s *stage, log logr.Logger, r prometheus.Registerer) (Voice, error) {
+	counter := func(name string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: "As the manager registers it."}, labels)
+	}
+	releases, failures := counter("oakum_releases_total", "backend", "reason"), counter("oakum_release_errors_total", "backend")
+	voice, err := NewVoice("double", log, s, s.clock, r, releases, failures)
+	return voice, errors.Join(err, r.Register(releases), r.Register(failures))
+}
+
 func TestMetricsAreRegisteredOnce(t *testing.T) {
 	s := play(t)
-	if _, err := NewVoice("double", logr.Discard(), s, s.clock, s.metrics); err == nil {
+	if _, err := newVoice(s, logr.Discard(), s.metrics); err == nil {
 		t.Error("the metrics of a second voice were registered")
 	}
 }

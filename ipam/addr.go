@@ -100,6 +100,11 @@ func (s Subnet) HostBits() int {
 	return 0
 }
 
+// Contains tells whether the address lies in one of the families.
+func (s Subnet) Contains(a netip.Addr) bool {
+	return s.IPv4.IsValid() && s.IPv4.Contains(a) || s.IPv6.IsValid() && s.IPv6.Contains(a)
+}
+
 // At returns the addresses at an offset from the start of the subnet, one for each family that it has.
 func (s Subnet) At(offset uint64) []netip.Addr {
 	addrs := make([]netip.Addr, 0, 2)

@@ -1,6 +1,8 @@
 package ipam
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -75,6 +77,8 @@ type Node struct {
 	Terminating bool
 	// Ready is its condition Ready. Only True and only an explicit False or Unknown mean anything.
 	Ready Condition
+	// ReadySince is when its condition Ready last changed.
+	ReadySince time.Time
 	// OutOfService: it has the taint node.kubernetes.io/out-of-service, an administrator's word that the machine is off.
 	OutOfService bool
 	// Addresses are those that it holds for itself, such as tunnel endpoints.
@@ -203,4 +207,72 @@ func (w World) nodeState(name string) nodeState {
 		return nodeOutOfService
 	}
 	return nodeNotReady
+}
+
+// NodeGoneFor returns for how long a Node has been missing; false if it is not known to be.
+func (w World) NodeGoneFor(name string) (time.Duration, bool) {
+	gone, missing := w.goneFor[name]
+	return gone, missing
+}
+
+// Seen says, in sentences, everything that was observed about a hand-out: its owner, whoever else names one of its
+// addresses, and the owner's node.
+func (w World) Seen(a Allocation) []string {
+	o := a.Owner
+	var seen []string
+	note := func(format string, args ...any) { seen = append(seen, fmt.Sprintf(format, args...)) }
+	if o.Kind == OwnerPod {
+		switch p, ok := w.pods[Name{o.Namespace, o.Name}]; {
+		case ok:
+			note("%s", p.describe())
+		case w.podsKnown:
+			note("no pod %s/%s", o.Namespace, o.Name)
+		default:
+			note("pods were not read")
+		}
+	}
+	for _, addr := range a.Addresses() {
+		for _, c := range w.claims[addr] {
+			note("%s is named by %s", addr, c.owner)
+		}
+	}
+	if o.Node != "" {
+		switch n, ok := w.nodes[o.Node]; {
+		case ok:
+			note("%s", n.describe())
+		case w.nodesKnown:
+			note("no node %q", o.Node)
+		default:
+			note("nodes were not read")
+		}
+	}
+	return seen
+}
+
+func (p Pod) describe() string {
+	text := fmt.Sprintf("pod %s/%s (uid %s) is %s", p.Namespace, p.Name, p.UID, cmp.Or(p.Phase, "in no phase"))
+	if !p.Deleted.IsZero() {
+		text += ", deleted at " + p.Deleted.UTC().Format(time.RFC3339)
+	}
+	if p.Node != "" {
+		text += fmt.Sprintf(", on node %q", p.Node)
+	}
+	if p.Disrupted {
+		text += ", given up by PodGC"
+	}
+	if p.ContainersTerminated {
+		text += ", every container terminated"
+	}
+	return text + ", PodReadyToStartContainers " + string(cmp.Or(p.Sandbox, "absent"))
+}
+
+func (n Node) describe() string {
+	text := fmt.Sprintf("node %q (uid %s), Ready %s", n.Name, n.UID, cmp.Or(n.Ready, "absent"))
+	if n.Terminating {
+		text += ", being deleted"
+	}
+	if n.OutOfService {
+		text += ", tainted out of service"
+	}
+	return text
 }

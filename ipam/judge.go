@@ -45,7 +45,8 @@ const (
 	NodeFencing Reason = "NodeFencing"
 	// NodeGone: the Node is gone (E6).
 	NodeGone Reason = "NodeGone"
-	// NodeReplaced: the Node is gone and another one bears its name, which knows nothing of the old one's pods (E6).
+	// NodeReplaced: the Node is gone, or may be, and another one bears its name, which knows nothing of the old one's pods
+	// (E6).
 	NodeReplaced Reason = "NodeReplaced"
 	// Ending: the pod is going and its node is ready: the kubelet will report the end (E7).
 	Ending Reason = "Ending"
@@ -73,12 +74,27 @@ type Verdict struct {
 	Drift bool
 }
 
+// Unproven tells whether the hand-out is kept only because nothing proves that it is not in use.
+func (v Verdict) Unproven() bool {
+	switch v.Reason {
+	case InUse, Starting, Reserved, NoAddress:
+		return false
+	default:
+		return v.Disposition == Keep
+	}
+}
+
 func verdict(d Disposition, r Reason, evidence, format string, args ...any) Verdict {
 	return Verdict{Disposition: d, Reason: r, Evidence: evidence, Detail: fmt.Sprintf(format, args...)}
 }
 
 // skew is by how much the clocks of Oakum and of the API server may differ before "seen earlier" means nothing.
 const skew = time.Minute
+
+// youth is for how long a Node's word counts for little about what was recorded under its name: another machine may
+// have borne it before, and nothing says how old a record was when it was first seen. It is an hour, and another one by
+// which Oakum's clock may be wrong.
+const youth = 2 * time.Hour
 
 // Judge says whether an allocation is in use. Doubt keeps.
 //
@@ -242,8 +258,12 @@ func (w World) absent(a Allocation, reason Reason, evidence, what string) Verdic
 	o := a.Owner
 	switch w.nodeState(o.Node) {
 	case nodeReady:
-		if n := w.nodes[o.Node]; !a.Seen.IsZero() && a.Seen.Add(skew).Before(n.Created) {
+		switch n := w.nodes[o.Node]; {
+		case a.Seen.IsZero():
+		case a.Seen.Add(skew).Before(n.Created):
 			return verdict(Quarantine, NodeReplaced, "E6", "%s %s, and node %q was replaced after that", o, what, o.Node)
+		case a.Seen.Before(n.Created.Add(youth)):
+			return verdict(Quarantine, NodeReplaced, "E6", "%s %s, and node %q is so new that another machine may have borne its name", o, what, o.Node)
 		}
 		return verdict(Orphan, reason, evidence, "%s %s", o, what)
 	case nodeNotReady:

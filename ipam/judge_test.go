@@ -101,9 +101,17 @@ func TestJudge(t *testing.T) {
 				`Pod default/web-0 (uid u1) does not exist, and node "n1" was replaced after that`, false,
 			},
 		},
-		"E6 a node that came within a clock's error of the record is not called another": {
+		"E6 nor does one that was new when the record was first seen": {
 			record:   since(native(), "11:00:00"),
-			observed: seen(nodes(Node{Name: "n1", Created: at("11:01:00"), Ready: ConditionTrue})),
+			observed: seen(nodes(Node{Name: "n1", Created: at("09:00:01"), Ready: ConditionTrue})),
+			want: Verdict{
+				Quarantine, NodeReplaced, "E6",
+				`Pod default/web-0 (uid u1) does not exist, and node "n1" is so new that another machine may have borne its name`, false,
+			},
+		},
+		"E10 one that was not new then does": {
+			record:   since(native(), "11:00:00"),
+			observed: seen(nodes(Node{Name: "n1", Created: at("09:00:00"), Ready: ConditionTrue})),
 			want:     Verdict{Orphan, OwnerGone, "E10", "Pod default/web-0 (uid u1) does not exist", false},
 		},
 		"E6 a pod without a node in its record is in quarantine, since its node cannot be asked": {

@@ -1,6 +1,10 @@
 package ipam
 
-import "time"
+import (
+	"fmt"
+	"maps"
+	"time"
+)
 
 // Moment is a point in time, told twice: by the wall clock, for people and for comparison with what the API server
 // wrote; and by a clock that nobody sets, for waiting. Waits are measured by the latter alone, so that no jump of the
@@ -15,6 +19,18 @@ type Moment struct {
 type Judgement struct {
 	Allocation Allocation
 	Verdict    Verdict
+	// Basis names what a suspicion rests on besides its kind. On another basis it is another suspicion.
+	Basis string
+}
+
+// Consider judges an allocation for the ledger. A suspicion rests on the node having been what it is all the time: one
+// that comes back after a while may not have taken down yet what it must not run.
+func Consider(a Allocation, w World) Judgement {
+	j := Judgement{Allocation: a, Verdict: Judge(a, w)}
+	if n, ok := w.nodes[a.Owner.Node]; ok && j.Verdict.Disposition != Keep {
+		j.Basis = fmt.Sprintf("%s ready since %d", n.UID, n.ReadySince.Unix())
+	}
+	return j
 }
 
 // Sighting is what the ledger remembers of one hand-out.
@@ -22,8 +38,16 @@ type Sighting struct {
 	FirstSeen Moment
 	// Suspicion is Orphan, Quarantine, or empty.
 	Suspicion Disposition
+	// Basis is what that suspicion rests on.
+	Basis string
 	// Since is when that suspicion arose; zero if there is none.
 	Since Moment
+}
+
+// Begins tells whether the judgement is a suspicion that was not there before.
+func (s Sighting) Begins(j Judgement) bool {
+	d := j.Verdict.Disposition
+	return (d == Orphan || d == Quarantine) && (s.Suspicion != d || s.Basis != j.Basis)
 }
 
 // Patience is how long a suspicion must last.
@@ -41,7 +65,8 @@ type Ledger struct {
 // something else may be; zero if nothing waits. Hand-outs that were not found are forgotten.
 //
 // What is proven free may be released at once. A suspicion must have been there in two sightings at least a grace, or
-// a quarantine, apart; a sighting that clears it, or that makes it one of the other kind, starts the wait anew.
+// a quarantine, apart; a sighting that clears it, or that makes it one of the other kind or on another
+// basis, starts the wait anew.
 func (l Ledger) Next(found []Judgement, at Moment, patience Patience) (next Ledger, due []Judgement, again time.Duration) {
 	next = Ledger{sightings: make(map[ID]Sighting, len(found))}
 	for _, j := range found {
@@ -60,14 +85,14 @@ func (l Ledger) Next(found []Judgement, at Moment, patience Patience) (next Ledg
 			due = append(due, j)
 			fallthrough
 		default:
-			s.Suspicion, s.Since = "", Moment{}
+			s.Suspicion, s.Basis, s.Since = "", "", Moment{}
 			next.sightings[id] = s
 			continue
 		}
 		waited := at.Steady - s.Since.Steady
 		switch {
-		case s.Suspicion != j.Verdict.Disposition:
-			s.Suspicion, s.Since = j.Verdict.Disposition, at
+		case s.Begins(j):
+			s.Suspicion, s.Basis, s.Since = j.Verdict.Disposition, j.Basis, at
 			again = sooner(again, max(wait, 1)) // without a wait it still takes a second sighting
 		case waited >= wait:
 			due = append(due, j)
@@ -77,6 +102,19 @@ func (l Ledger) Next(found []Judgement, at Moment, patience Patience) (next Ledg
 		next.sightings[id] = s
 	}
 	return next, due, again
+}
+
+// Add takes hand-outs that were found beside the runs, because something happened to their owners, and returns the
+// ledger with them and how long to wait until something may be released. Nothing is due from it: what may be released
+// is found in a run, which sees everything.
+func (l Ledger) Add(found []Judgement, at Moment, patience Patience) (next Ledger, again time.Duration) {
+	some, _, again := l.Next(found, at, patience)
+	next = Ledger{sightings: maps.Clone(l.sightings)}
+	if next.sightings == nil {
+		return some, again
+	}
+	maps.Copy(next.sightings, some.sightings)
+	return next, again
 }
 
 // Sighting returns what is remembered of a hand-out; false if it was not seen in the last run.

@@ -31,6 +31,8 @@ func TestLedgerNext(t *testing.T) {
 	rewritten.Allocation.Places = []Place{{Pool: "east", Block: "east-1", Offset: 3, Revision: "8", Addresses: addrs("10.0.0.7")}}
 	rewritten.Allocation.Seen = at("12:00:00")
 	rewritten.Verdict.Detail = "told in other words"
+	elsewise := orphan
+	elsewise.Basis = "n1 came back"
 	blank := judged("h1", "")
 
 	tests := map[string]struct {
@@ -60,7 +62,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute), found: js(orphan), due: js(orphan)},
 				{at: moment(6 * time.Minute), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
 		},
 		"what is in quarantine is due a quarantine after it was first suspected": {
 			patience: usual,
@@ -69,12 +71,12 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(6 * time.Minute), found: js(quarantine), again: 10 * time.Minute},
 				{at: moment(16 * time.Minute), found: js(quarantine), due: js(quarantine)},
 			},
-			want: map[ID]Sighting{quarantine.Allocation.ID(): {moment(time.Minute), Quarantine, moment(time.Minute)}},
+			want: map[ID]Sighting{quarantine.Allocation.ID(): {moment(time.Minute), Quarantine, "", moment(time.Minute)}},
 		},
 		"one sighting is never enough, however late in the process' life": {
 			patience: usual,
 			runs:     []run{{at: moment(1000 * time.Hour), found: js(orphan), again: 5 * time.Minute}},
-			want:     map[ID]Sighting{orphan.Allocation.ID(): {moment(1000 * time.Hour), Orphan, moment(1000 * time.Hour)}},
+			want:     map[ID]Sighting{orphan.Allocation.ID(): {moment(1000 * time.Hour), Orphan, "", moment(1000 * time.Hour)}},
 		},
 		"two sightings suffice, however far apart": {
 			patience: usual,
@@ -82,7 +84,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(9 * time.Hour), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
 		},
 		"no grace at all still needs two sightings, the second at once": {
 			patience: hasty,
@@ -90,7 +92,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 1},
 				{at: moment(1), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
 		},
 		"a suspicion that clears starts anew": {
 			patience: usual,
@@ -100,7 +102,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(6 * time.Minute), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(11 * time.Minute), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, moment(6 * time.Minute)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(6 * time.Minute)}},
 		},
 		"a proof that turns into a suspicion starts it anew": {
 			patience: usual,
@@ -109,7 +111,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(time.Minute), found: js(free), due: js(free)},
 				{at: moment(5 * time.Minute), found: js(orphan), again: 5 * time.Minute},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, moment(5 * time.Minute)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(5 * time.Minute)}},
 		},
 		"an orphan that comes into quarantine waits a whole quarantine": {
 			patience: usual,
@@ -118,7 +120,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute), found: js(quarantine), again: 15 * time.Minute},
 				{at: moment(19 * time.Minute), found: js(quarantine), again: time.Minute},
 			},
-			want: map[ID]Sighting{quarantine.Allocation.ID(): {moment(0), Quarantine, moment(5 * time.Minute)}},
+			want: map[ID]Sighting{quarantine.Allocation.ID(): {moment(0), Quarantine, "", moment(5 * time.Minute)}},
 		},
 		"what leaves quarantine as an orphan waits a whole grace": {
 			patience: usual,
@@ -127,7 +129,16 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(14 * time.Minute), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(19 * time.Minute), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, moment(14 * time.Minute)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(14 * time.Minute)}},
+		},
+		"an orphan whose node went and came back starts anew": {
+			patience: usual,
+			runs: []run{
+				{at: moment(0), found: js(orphan), again: 5 * time.Minute},
+				{at: moment(5 * time.Minute), found: js(elsewise), again: 5 * time.Minute},
+				{at: moment(10 * time.Minute), found: js(elsewise), due: js(elsewise)},
+			},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "n1 came back", moment(5 * time.Minute)}},
 		},
 		"what is not found is forgotten": {
 			patience: usual,
@@ -143,7 +154,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute)},
 				{at: moment(6 * time.Minute), found: js(orphan), again: 5 * time.Minute},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(6 * time.Minute), Orphan, moment(6 * time.Minute)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(6 * time.Minute), Orphan, "", moment(6 * time.Minute)}},
 		},
 		"a wall clock that jumps ahead shortens nothing": {
 			patience: usual,
@@ -152,7 +163,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: Moment{at("13:01:00"), time.Minute}, found: js(orphan), again: 4 * time.Minute},
 				{at: Moment{at("13:05:00"), 5 * time.Minute}, found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
 		},
 		"a wall clock that jumps back lengthens nothing": {
 			patience: usual,
@@ -161,7 +172,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: Moment{at("11:01:00"), time.Minute}, found: js(orphan), again: 4 * time.Minute},
 				{at: Moment{at("11:05:00"), 5 * time.Minute}, found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
 		},
 		"a handle whose owner has another UID is another hand-out": {
 			patience: usual,
@@ -169,7 +180,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(5 * time.Minute), found: js(renewed), again: 5 * time.Minute},
 			},
-			want: map[ID]Sighting{renewed.Allocation.ID(): {moment(5 * time.Minute), Orphan, moment(5 * time.Minute)}},
+			want: map[ID]Sighting{renewed.Allocation.ID(): {moment(5 * time.Minute), Orphan, "", moment(5 * time.Minute)}},
 		},
 		"a handle with another sandbox is another hand-out": {
 			patience: usual,
@@ -177,7 +188,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(5 * time.Minute), found: js(restarted), again: 5 * time.Minute},
 			},
-			want: map[ID]Sighting{restarted.Allocation.ID(): {moment(5 * time.Minute), Orphan, moment(5 * time.Minute)}},
+			want: map[ID]Sighting{restarted.Allocation.ID(): {moment(5 * time.Minute), Orphan, "", moment(5 * time.Minute)}},
 		},
 		"the same handle in another network or backend is another hand-out": {
 			patience: usual,
@@ -186,9 +197,9 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute), found: js(orphan, elsewhere, foreign), due: js(orphan), again: 5 * time.Minute},
 			},
 			want: map[ID]Sighting{
-				orphan.Allocation.ID():    {moment(0), Orphan, moment(0)},
-				elsewhere.Allocation.ID(): {moment(5 * time.Minute), Orphan, moment(5 * time.Minute)},
-				foreign.Allocation.ID():   {moment(5 * time.Minute), Orphan, moment(5 * time.Minute)},
+				orphan.Allocation.ID():    {moment(0), Orphan, "", moment(0)},
+				elsewhere.Allocation.ID(): {moment(5 * time.Minute), Orphan, "", moment(5 * time.Minute)},
+				foreign.Allocation.ID():   {moment(5 * time.Minute), Orphan, "", moment(5 * time.Minute)},
 			},
 		},
 		"a record that a neighbour's write changed is the same hand-out": {
@@ -197,7 +208,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(5 * time.Minute), found: js(rewritten), due: js(rewritten)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
 		},
 		"the next look is when the first of several is due": {
 			patience: usual,
@@ -208,16 +219,16 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(16 * time.Minute), found: js(other, orphan), due: js(other, orphan)},
 			},
 			want: map[ID]Sighting{
-				orphan.Allocation.ID(): {moment(11 * time.Minute), Orphan, moment(11 * time.Minute)},
-				other.Allocation.ID():  {moment(0), Quarantine, moment(0)},
+				orphan.Allocation.ID(): {moment(11 * time.Minute), Orphan, "", moment(11 * time.Minute)},
+				other.Allocation.ID():  {moment(0), Quarantine, "", moment(0)},
 			},
 		},
 		"the next look is at once if one of several has no wait": {
 			patience: hasty,
 			runs:     []run{{at: moment(0), found: js(orphan, other), again: 1}},
 			want: map[ID]Sighting{
-				orphan.Allocation.ID(): {moment(0), Orphan, moment(0)},
-				other.Allocation.ID():  {moment(0), Quarantine, moment(0)},
+				orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)},
+				other.Allocation.ID():  {moment(0), Quarantine, "", moment(0)},
 			},
 		},
 		"a hand-out that nobody judged is kept": {
@@ -240,7 +251,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute), found: js(judged("h2", "nonsense"), orphan), due: js(orphan)},
 			},
 			want: map[ID]Sighting{
-				orphan.Allocation.ID(): {moment(0), Orphan, moment(0)},
+				orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)},
 				other.Allocation.ID():  {FirstSeen: moment(0)},
 			},
 		},
@@ -285,11 +296,38 @@ func TestLedgerNext(t *testing.T) {
 	}
 }
 
+// A suspicion changes its basis when its node was away in between, or is another one.
+func TestConsider(t *testing.T) {
+	node := Node{Name: "n1", UID: "n1-uid", Created: at("08:00:00"), Ready: ConditionTrue, ReadySince: at("09:00:00")}
+	back, another := node, node
+	back.ReadySince = at("09:30:00")
+	another.UID = "n1-uid-2"
+	tests := map[string]struct {
+		observed Observation
+		want     string
+	}{
+		"an orphan rests on its node as it is": {seen(nodes(node)), "n1-uid ready since 1796029200"},
+		"a node that came back":                {seen(nodes(back)), "n1-uid ready since 1796031000"},
+		"another node":                         {seen(nodes(another)), "n1-uid-2 ready since 1796029200"},
+		"no node":                              {seen(nil), ""},
+		"no suspicion":                         {seen(nodes(node), web()), ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := NewWorld(tt.observed)
+			want := Judgement{Allocation: native(), Verdict: Judge(native(), w), Basis: tt.want}
+			if diff := cmp.Diff(want, Consider(native(), w), byValue()); diff != "" {
+				t.Errorf("judgement (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // moment is a time by two clocks that agree.
 func moment(steady time.Duration) Moment { return Moment{at("12:00:00").Add(steady), steady} }
 
 func judged(handle string, d Disposition) Judgement {
-	return Judgement{Allocation{Backend: "native", Handle: handle, Owner: native().Owner}, Verdict{Disposition: d}}
+	return Judgement{Allocation: Allocation{Backend: "native", Handle: handle, Owner: native().Owner}, Verdict: Verdict{Disposition: d}}
 }
 
 func js(judgements ...Judgement) []Judgement { return judgements }

@@ -3,6 +3,7 @@ package webhooks
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -91,7 +92,7 @@ func (o Owners) checkOne(ctx context.Context, a ipam.Added) ([]ipam.Problem, err
 		return a.CheckNode(nodeEvidence(node)), nil
 	case ipam.OwnerVirtualMachine, ipam.OwnerService:
 		owner, err := o.Witness.Other(ctx, a.Owner)
-		if err != nil {
+		if err != nil && !errors.Is(err, cluster.ErrNotServed) {
 			return nil, err
 		}
 		return a.CheckOther(owner), nil

@@ -30,6 +30,9 @@ const (
 	byOwner  = "spec.allocations.owner"
 )
 
+// page is how many blocks are asked for at a time.
+const page = 500
+
 // Backend implements backends.Backend and backends.Blocks.
 type Backend struct {
 	cached client.Reader
@@ -96,7 +99,7 @@ func (b *Backend) Allocations(ctx context.Context) ([]ipam.Allocation, error) {
 
 // AllocationsOf implements backends.Backend.
 func (b *Backend) AllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error) {
-	blocks, err := b.list(ctx, b.cached, fields.Set{byOwner: ownerKey(owner)})
+	blocks, err := b.list(ctx, b.cached, false, fields.Set{byOwner: ownerKey(owner)})
 	if err != nil {
 		return nil, err
 	}
@@ -112,26 +115,32 @@ func (b *Backend) LiveAllocationsOf(ctx context.Context, owner ipam.Owner) ([]ip
 	return b.allocations(ctx, blocks, func(o ipam.Owner) bool { return ownerKey(o) == ownerKey(owner) })
 }
 
-// allocations gathers the entries of one hand-out, which may lie in several blocks, under its handle.
+// allocations gathers the hand-outs of some owners.
 func (b *Backend) allocations(ctx context.Context, blocks []ipam.Block, of func(ipam.Owner) bool) ([]ipam.Allocation, error) {
 	networks := map[string]string{}
+	for i := range blocks {
+		blocks[i].Entries = slices.DeleteFunc(blocks[i].Entries, func(e ipam.Entry) bool { return !of(e.Owner) })
+		name := blocks[i].Pool
+		if _, known := networks[name]; known {
+			continue
+		}
+		pool, err := b.Pool(ctx, name)
+		if err != nil && !errors.Is(err, backends.ErrNotFound) {
+			return nil, err
+		}
+		networks[name] = pool.Network
+	}
+	return Allocations(blocks, func(pool string) string { return networks[pool] }), nil
+}
+
+// Allocations gathers the entries of each hand-out, which may lie in several blocks, under its handle. It needs to know
+// the network of each pool.
+func Allocations(blocks []ipam.Block, network func(pool string) string) []ipam.Allocation {
 	var found []ipam.Allocation
 	at := map[ipam.ID]int{}
 	for _, block := range blocks {
 		for _, e := range block.Entries {
-			if !of(e.Owner) {
-				continue
-			}
-			network, known := networks[block.Pool]
-			if !known {
-				pool, err := b.Pool(ctx, block.Pool)
-				if err != nil && !errors.Is(err, backends.ErrNotFound) {
-					return nil, err
-				}
-				network = pool.Network
-				networks[block.Pool] = network
-			}
-			a := ipam.Allocation{Backend: Name, Network: network, Handle: e.Handle, Owner: e.Owner}
+			a := ipam.Allocation{Backend: Name, Network: network(block.Pool), Handle: e.Handle, Owner: e.Owner}
 			i, known := at[a.ID()]
 			if !known {
 				i = len(found)
@@ -144,7 +153,7 @@ func (b *Backend) allocations(ctx context.Context, blocks []ipam.Block, of func(
 			})
 		}
 	}
-	return found, nil
+	return found
 }
 
 // Release implements backends.Backend. Every block is looked at before the first one is written.
@@ -247,6 +256,14 @@ func (b *Backend) releaseIn(ctx context.Context, a ipam.Allocation, block v1alph
 	}
 }
 
+// Record implements backends.Backend.
+func (b *Backend) Record(ctx context.Context, p ipam.Place) (backends.Object, error) {
+	block, err := b.Block(ctx, p.Block)
+	return backends.Object{
+		APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "AddressBlock", Name: p.Block, UID: block.UID,
+	}, err
+}
+
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -304,30 +321,37 @@ func (b *Backend) read(ctx context.Context, name string, object client.Object) e
 
 // Blocks implements backends.Blocks.
 func (b *Backend) Blocks(ctx context.Context, q backends.Query) ([]ipam.Block, error) {
-	return b.list(ctx, b.cached, fields.Set{byPool: q.Pool, byNode: q.Node, byHandle: q.Handle})
+	return b.list(ctx, b.cached, false, fields.Set{byPool: q.Pool, byNode: q.Node, byHandle: q.Handle})
 }
 
 // LiveBlocks implements backends.Blocks.
 func (b *Backend) LiveBlocks(ctx context.Context, q backends.Query) ([]ipam.Block, error) {
-	return b.list(ctx, b.live, fields.Set{byPool: q.Pool, byNode: q.Node})
+	return b.list(ctx, b.live, true, fields.Set{byPool: q.Pool, byNode: q.Node})
 }
 
-// list returns the blocks whose fields have these values. An empty value selects everything.
-func (b *Backend) list(ctx context.Context, reader client.Reader, by fields.Set) ([]ipam.Block, error) {
+// list returns the blocks whose fields have these values; an empty value selects everything. A cache has no pages.
+func (b *Backend) list(ctx context.Context, reader client.Reader, paged bool, by fields.Set) ([]ipam.Block, error) {
 	maps.DeleteFunc(by, func(_, value string) bool { return value == "" })
 	var options []client.ListOption
 	if len(by) > 0 { // A cache refuses a selector without fields.
 		options = append(options, client.MatchingFieldsSelector{Selector: by.AsSelector()})
 	}
-	var list v1alpha1.AddressBlockList
-	if err := reader.List(ctx, &list, options...); err != nil {
-		return nil, fmt.Errorf("listing AddressBlocks: %w", err)
+	if paged {
+		options = append(options, client.Limit(page))
 	}
-	blocks := make([]ipam.Block, len(list.Items))
-	for i := range list.Items {
-		blocks[i] = list.Items[i].Law()
+	var blocks []ipam.Block
+	for next := ""; ; {
+		var list v1alpha1.AddressBlockList
+		if err := reader.List(ctx, &list, append(options, client.Continue(next))...); err != nil {
+			return nil, fmt.Errorf("listing AddressBlocks: %w", err)
+		}
+		for i := range list.Items {
+			blocks = append(blocks, list.Items[i].Law())
+		}
+		if next = list.Continue; next == "" || !paged {
+			return blocks, nil
+		}
 	}
-	return blocks, nil
 }
 
 // Block implements backends.Blocks.

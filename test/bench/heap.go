@@ -108,7 +108,7 @@ func realisticPod(i int) *corev1.Pod {
 		return corev1.PodCondition{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: now}
 	}
 	fields := func(n int) *metav1.FieldsV1 {
-		return &metav1.FieldsV1{Raw: []byte(`{"f:spec":{` + strings.Repeat(`"k:{\"name\":\"FRONTEND_SETTING\"}":{".":{},"f:name":{},"f:value":{}},`, n) + `"f:x":{}}}`)}
+		return metav1.NewFieldsV1(`{"f:spec":{` + strings.Repeat(`"k:{\"name\":\"FRONTEND_SETTING\"}":{".":{},"f:name":{},"f:value":{}},`, n) + `"f:x":{}}}`)
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{

@@ -166,14 +166,38 @@ func acts() []act {
 			take("demo-1", entry(0, "held-0", "${HELD0}", "worker-1")),
 			{args: []string{"create", "clusterrole", "pod-editor", "--verb=get,patch", "--resource=pods,pods/status"}, want: ".* created"},
 			{args: []string{"create", "clusterrolebinding", "ed", "--clusterrole=pod-editor", "--user=ed"}, want: ".* created"},
-			refused("an editor", strip("pod", "held-0", "--as=ed"),
+			{
+				why:  "the pod is deleted by force and hangs, since its kubelet has not reported its end",
+				args: []string{"delete", "pod", "held-0", "--grace-period=0", "--force", "--wait=false"}, want: `.*"held-0" force deleted.*`,
+			},
+			refused("an editor", strip("held-0", "--as=ed"),
 				`.*Oakum takes its finalizer off when the addresses are free; ed may not release addresses: that takes the verb release on addresses.ipam.oakum.dev`),
-			refused("a cluster-admin", strip("pod", "held-0"),
+			refused("a cluster-admin", strip("held-0"),
 				`.*to take it off all the same, annotate the object first: ipam.oakum.dev/force-release=${HELD0}`),
-			refused("through the status subresource", strip("pod", "held-0", "--subresource=status"),
+			refused("through the status subresource", strip("held-0", "--subresource=status"),
 				`.*annotate the object first: ipam.oakum.dev/force-release=${HELD0}`),
 			{args: []string{"annotate", "pod", "held-0", "ipam.oakum.dev/force-release=${HELD0}"}, want: "pod/held-0 annotated"},
-			{why: "who says so twice means it", args: strip("pod", "held-0"), want: "pod/held-0 patched"},
+			{why: "who says so twice means it", args: strip("held-0"), want: "pod/held-0 patched"},
+		}},
+		{"An address leaks, and comes back", []call{
+			{
+				why:  "the pod whose finalizer was stripped is gone, and nobody gave its address back",
+				args: []string{"get", "pod", "held-0"}, refused: true, want: ".*not found",
+			},
+			{
+				oakum: true, args: []string{"check"}, refused: true,
+				want: `POOL +NETWORK +BLOCKS .*ADDRESS .*10.100.0.4,fd00:100::4 +Pod default/held-0 \(uid ${HELD0}\) +worker-1 +OwnerGone .*does not exist.*oakum: leaks were found`,
+			},
+			{
+				oakum: true, args: []string{"explain", "10.100.0.4"},
+				want: `Address: +10.100.0.4, fd00:100::4.*Owner: +Pod default/held-0 .*Seen: +no pod default/held-0\n.*node "worker-1" .*Ready True.*Verdict: +Orphan \(OwnerGone, E10\).*Then: +released after two sightings.*`,
+			},
+			{
+				why:  "the audit has seen it, too, looks again after the grace, and gives it back",
+				args: []string{"get", "events.events.k8s.io", "-A", "-o", `jsonpath={.items[?(@.reason=="IPAddressGarbageCollected")].note}`},
+				want: `.*gave back 10.100.0.4,fd00:100::4 \(native, handle ${HELD0}-eth0\): Pod default/held-0 .* does not exist.*`, within: 20 * time.Second,
+			},
+			{args: []string{"get", "leakreport", "native"}, want: `NAME +MODE +ALLOCATIONS .*native +Enforce .*`},
 		}},
 	}
 }
@@ -232,8 +256,8 @@ func give(block string, i int) call {
 	}
 }
 
-func strip(kind, name string, more ...string) []string {
-	return append([]string{"patch", kind, name, "--type=json", "-p", `[{"op":"remove","path":"/metadata/finalizers"}]`}, more...)
+func strip(pod string, more ...string) []string {
+	return append([]string{"patch", "pod", pod, "--type=json", "-p", `[{"op":"remove","path":"/metadata/finalizers"}]`}, more...)
 }
 
 func node(name string) string {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -17,11 +18,13 @@ type act struct {
 	calls []call
 }
 
-// call is a kubectl command and what must come back. Variables ${NAME} in it are replaced by what earlier calls kept.
+// call is a command and what must come back. Variables ${NAME} in it are replaced by what earlier calls kept.
 type call struct {
 	// why tells the audience what to look at; empty where the command says it.
-	why  string
-	args []string
+	why string
+	// oakum: the command is oakum's, not kubectl's.
+	oakum bool
+	args  []string
 	// in goes to the command's standard input.
 	in string
 	// want is a regular expression that all of the answer must match.
@@ -65,7 +68,12 @@ func (s stage) play(ctx context.Context, c call, kept map[string]string) error {
 	if c.why != "" {
 		fmt.Fprintf(s.out, "\n# %s\n", c.why)
 	}
-	fmt.Fprintf(s.out, "$ kubectl %s\n", quoted(args))
+	program, path := "kubectl", "kubectl"
+	if c.oakum {
+		program, path = "oakum", s.binary
+	}
+	command := program + " " + quoted(args)
+	fmt.Fprintf(s.out, "$ %s\n", command)
 	if in = strings.TrimSpace(in); in != "" {
 		fmt.Fprintf(s.out, "  | %s\n", strings.ReplaceAll(in, "\n", "\n  | "))
 	}
@@ -74,7 +82,8 @@ func (s stage) play(ctx context.Context, c call, kept map[string]string) error {
 	began := time.Now()
 	// A wait that ends without the right answer is reported by the check below.
 	_ = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, max(c.within, time.Nanosecond), true, func(context.Context) (bool, error) {
-		cmd := exec.CommandContext(ctx, "kubectl", append([]string{"--kubeconfig", s.plane.Kubeconfig}, args...)...)
+		cmd := exec.CommandContext(ctx, path, args...)
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+s.plane.Kubeconfig)
 		cmd.Stdin = strings.NewReader(in)
 		output, err := cmd.CombinedOutput()
 		answer, failure = strings.TrimSpace(string(output)), err
@@ -86,11 +95,11 @@ func (s stage) play(ctx context.Context, c call, kept map[string]string) error {
 	}
 	switch {
 	case c.refused && failure == nil:
-		return fmt.Errorf("kubectl %s: was admitted and should have been refused", quoted(args))
+		return fmt.Errorf("%s: succeeded and should have failed", command)
 	case !c.refused && failure != nil:
-		return fmt.Errorf("kubectl %s: %w", quoted(args), failure)
+		return fmt.Errorf("%s: %w", command, failure)
 	case !want.MatchString(answer):
-		return fmt.Errorf("kubectl %s: the answer should have been\n%s", quoted(args), c.want)
+		return fmt.Errorf("%s: the answer should have been\n%s", command, c.want)
 	}
 	if c.keep != "" {
 		kept[c.keep] = answer

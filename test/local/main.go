@@ -46,13 +46,14 @@ func play(ctx context.Context, args []string, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	manager, err := plane.StartManager(ctx, filepath.Join(root, "bin", "oakum"), "backends: {native: {mode: Enforce}}\n")
+	binary := filepath.Join(root, "bin", "oakum")
+	manager, err := plane.StartManager(ctx, binary, settings)
 	if err != nil {
 		return err
 	}
 	defer manager.Kill()
 	fmt.Fprintf(out, "etcd, kube-apiserver and Oakum are up after %.1f s.\n", time.Since(began).Seconds())
-	return acts[args[0]](ctx, stage{plane, manager, root, out})
+	return acts[args[0]](ctx, stage{plane, manager, root, binary, out})
 }
 
 // stage is where acts are played.
@@ -60,5 +61,12 @@ type stage struct {
 	plane   *controlplane.ControlPlane
 	manager *controlplane.Manager
 	root    string
+	binary  string
 	out     io.Writer
 }
+
+// settings make the audit's waits short enough to watch.
+const settings = `
+backends: {native: {mode: Enforce}}
+audit: {interval: 2s, gracePeriod: 5s, quarantine: 15s}
+`

@@ -53,13 +53,26 @@ type NodeFinalizers struct {
 	Deadline metav1.Duration `json:"deadline"`
 }
 
-// Audit sets the patience with which addresses without an owner are released.
+// Audit sets how often leaks are looked for, and the patience with which they are released.
 type Audit struct {
+	// Interval lies between two runs. At least 1s, default 5m.
+	Interval metav1.Duration `json:"interval"`
 	// GracePeriod lies between the two sightings that the release of an orphan needs, and passes before an empty block
 	// is deleted. More than 0s, default 5m.
 	GracePeriod metav1.Duration `json:"gracePeriod"`
 	// Quarantine is the same for orphans whose owner's end is not proven. At least GracePeriod, default 15m.
 	Quarantine metav1.Duration `json:"quarantine"`
+	// Pace limits what one run may release.
+	Pace Pace `json:"pace"`
+}
+
+// Pace limits the releases of one run that rest on the absence of an owner: to the larger of the two. Releases on proof
+// are not counted.
+type Pace struct {
+	// Fraction of all hand-outs that are recorded. 0 to 1, default 0.1.
+	Fraction float64 `json:"fraction"`
+	// Minimum is a number of hand-outs. At least 1, default 50.
+	Minimum int `json:"minimum"`
 }
 
 // LeaderElection decides which of several replicas reconciles. All of them answer webhooks.

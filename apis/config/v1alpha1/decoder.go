@@ -143,6 +143,10 @@ func (d *decoder) value(node *yaml.Node, path *field.Path, into reflect.Value) {
 		if node.ShortTag() != "!!int" || node.Decode(into.Addr().Interface()) != nil {
 			wrong("must be a whole number")
 		}
+	case reflect.Float64:
+		if tag := node.ShortTag(); tag != "!!int" && tag != "!!float" || node.Decode(into.Addr().Interface()) != nil {
+			wrong("must be a number")
+		}
 	default:
 		panic(fmt.Sprintf("no way to decode a %s at %s", into.Type(), path))
 	}

@@ -68,7 +68,7 @@ finalizers:
   pods: {deadline: 1h30m, excludedNamespaces: [a, b], backfillPerSecond: 7}
   nodes: {backends: [native], deadline: 45s}
   nodeDeletionMeansFenced: true
-audit: {gracePeriod: 1m, quarantine: 2m}
+audit: {interval: 30s, gracePeriod: 1m, quarantine: 2m, pace: {fraction: 0.25, minimum: 5}}
 leaderElection: {enabled: true, namespace: leases, leaseDuration: 60s, renewDeadline: 40s, retryPeriod: 5s}
 metrics: {bindAddress: "127.0.0.1:9090", secure: false, certDir: /metrics}
 health: {bindAddress: "[::1]:9091"}
@@ -93,8 +93,10 @@ log: {level: debug}
 						NodeDeletionMeansFenced: true,
 					},
 					Audit: Audit{
+						Interval:    metav1.Duration{Duration: 30 * time.Second},
 						GracePeriod: metav1.Duration{Duration: time.Minute},
 						Quarantine:  metav1.Duration{Duration: 2 * time.Minute},
+						Pace:        Pace{Fraction: 0.25, Minimum: 5},
 					},
 					LeaderElection: LeaderElection{
 						Enabled:       true,
@@ -113,10 +115,8 @@ log: {level: debug}
 		"an anchor may be used again": {
 			file: header + "audit: {gracePeriod: &wait 20m, quarantine: *wait}\n",
 			want: func(c *Configuration) {
-				c.Audit = Audit{
-					GracePeriod: metav1.Duration{Duration: 20 * time.Minute},
-					Quarantine:  metav1.Duration{Duration: 20 * time.Minute},
-				}
+				c.Audit.GracePeriod = metav1.Duration{Duration: 20 * time.Minute}
+				c.Audit.Quarantine = metav1.Duration{Duration: 20 * time.Minute}
 			},
 		},
 	} {

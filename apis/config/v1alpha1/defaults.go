@@ -27,8 +27,10 @@ func Default() *Configuration {
 			},
 		},
 		Audit: Audit{
+			Interval:    metav1.Duration{Duration: 5 * time.Minute},
 			GracePeriod: metav1.Duration{Duration: 5 * time.Minute},
 			Quarantine:  metav1.Duration{Duration: 15 * time.Minute},
+			Pace:        Pace{Fraction: 0.1, Minimum: 50},
 		},
 		LeaderElection: LeaderElection{
 			Enabled:       true,

@@ -88,6 +88,16 @@ func (a Audit) validate(path *field.Path) field.ErrorList {
 		errs = append(errs, field.Invalid(path.Child("quarantine"), a.Quarantine,
 			fmt.Sprintf("must be at least gracePeriod (%s): what is not proven waits no less than what is", a.GracePeriod.Duration)))
 	}
+	if a.Interval.Duration < time.Second {
+		errs = append(errs, field.Invalid(path.Child("interval"), a.Interval, "must be at least 1s"))
+	}
+	pace := path.Child("pace")
+	if f := a.Pace.Fraction; !(0 <= f && f <= 1) {
+		errs = append(errs, field.Invalid(pace.Child("fraction"), f, "must be 0 to 1"))
+	}
+	if n := a.Pace.Minimum; n < 1 {
+		errs = append(errs, field.Invalid(pace.Child("minimum"), n, "must be at least 1, or nothing is ever released"))
+	}
 	return errs
 }
 

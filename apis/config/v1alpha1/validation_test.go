@@ -29,6 +29,8 @@ func TestValidate(t *testing.T) {
 				`finalizers.pods.backfillPerSecond: Invalid value: 0: must be 1 to 1000`,
 				`finalizers.nodes.deadline: Invalid value: "0s": must be 1s to 5m0s`,
 				`audit.gracePeriod: Invalid value: "0s": must be more than 0s`,
+				`audit.interval: Invalid value: "0s": must be at least 1s`,
+				`audit.pace.minimum: Invalid value: 0: must be at least 1, or nothing is ever released`,
 				`leaderElection.leaseDuration: Invalid value: "0s": must be at least 1s: a Lease counts whole seconds`,
 				`leaderElection.retryPeriod: Invalid value: "0s": must be more than 0s`,
 				`leaderElection.renewDeadline: Invalid value: "0s": must be more than 1.2 times retryPeriod (0s), or there is no second try`,
@@ -90,6 +92,10 @@ func TestValidate(t *testing.T) {
 			want: []string{
 				`audit.quarantine: Invalid value: "1m0s": must be at least gracePeriod (5m0s): what is not proven waits no less than what is`,
 			},
+		},
+		"a pace is a part of the whole": {
+			change: func(c *Configuration) { c.Audit.Pace.Fraction = 1.5 },
+			want:   []string{`audit.pace.fraction: Invalid value: 1.5: must be 0 to 1`},
 		},
 		"a leader must give up before another one takes over": {
 			change: func(c *Configuration) { c.LeaderElection.RenewDeadline = c.LeaderElection.LeaseDuration },

@@ -21,6 +21,31 @@ const (
 	Draining ConditionType = "Draining"
 )
 
+// The conditions of a LeakReport.
+const (
+	// Healthy tells whether the last run saw everything.
+	//
+	//	True:  RunComplete
+	//	False: RunFailed
+	Healthy ConditionType = "Healthy"
+	// Stopped tells whether the audit releases nothing, because its evidence collapsed: what it sees may not be what is
+	// there.
+	//
+	//	True:  EvidenceCollapsed
+	//	False: EvidencePlausible
+	Stopped ConditionType = "Stopped"
+	// Pacing tells whether releases wait for the next run, because one run releases only so many.
+	//
+	//	True:  MoreThanOneRun
+	//	False: NothingWaits
+	Pacing ConditionType = "Pacing"
+	// FinalizersCleared tells, outside Enforce, whether a live list found none of our finalizers.
+	//
+	//	True:  NoneFound
+	//	False: SomeRemain, StillWanted
+	FinalizersCleared ConditionType = "FinalizersCleared"
+)
+
 // ConditionReason is why a condition has its status.
 type ConditionReason string
 
@@ -43,4 +68,23 @@ const (
 	ReasonSettling ConditionReason = "Settling"
 	// ReasonNotDeleted: nobody has deleted the pool.
 	ReasonNotDeleted ConditionReason = "NotDeleted"
+
+	// ReasonRunComplete: every record was read and judged.
+	ReasonRunComplete ConditionReason = "RunComplete"
+	// ReasonRunFailed: something could not be read, or a release failed. The message says what.
+	ReasonRunFailed ConditionReason = "RunFailed"
+	// ReasonEvidenceCollapsed: pods or nodes disappeared from the list all at once.
+	ReasonEvidenceCollapsed ConditionReason = "EvidenceCollapsed"
+	// ReasonEvidencePlausible: the list is about what it was.
+	ReasonEvidencePlausible ConditionReason = "EvidencePlausible"
+	// ReasonMoreThanOneRun: more is to be released than one run may.
+	ReasonMoreThanOneRun ConditionReason = "MoreThanOneRun"
+	// ReasonNothingWaits: nothing waits for the next run.
+	ReasonNothingWaits ConditionReason = "NothingWaits"
+	// ReasonNoneFound: no object carries a finalizer of ours.
+	ReasonNoneFound ConditionReason = "NoneFound"
+	// ReasonSomeRemain: some objects still do.
+	ReasonSomeRemain ConditionReason = "SomeRemain"
+	// ReasonStillWanted: the mode is Enforce.
+	ReasonStillWanted ConditionReason = "StillWanted"
 )

@@ -19,6 +19,13 @@ const (
 	EventFinalizerStuck EventReason = "FinalizerStuck"
 	// EventPoolDraining (Normal, on an AddressPool): its deletion waits for the blocks that the note counts.
 	EventPoolDraining EventReason = "PoolDraining"
+	// EventIPAddressGarbageCollected (Normal, on the Pod, or on the block if there is none): the audit gave a leaked
+	// address back. The name is one that network plugins use, and that people alert on.
+	EventIPAddressGarbageCollected EventReason = "IPAddressGarbageCollected"
+	// EventIPAddressGarbageCollectionFailed (Warning, likewise): it could not.
+	EventIPAddressGarbageCollectionFailed EventReason = "IPAddressGarbageCollectionFailed"
+	// EventAuditStopped (Warning, on the LeakReport): the evidence collapsed. The note says how.
+	EventAuditStopped EventReason = "AuditStopped"
 	// EventAdmissionWarning (Warning): a write was admitted that breaks a rule.
 	EventAdmissionWarning EventReason = "AdmissionWarning"
 )

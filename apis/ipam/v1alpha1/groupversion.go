@@ -22,6 +22,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(SchemeGroupVersion,
 		&AddressPool{}, &AddressPoolList{},
 		&AddressBlock{}, &AddressBlockList{},
+		&LeakReport{}, &LeakReportList{},
 	)
 	metav1.AddToGroupVersion(scheme, SchemeGroupVersion)
 	return nil

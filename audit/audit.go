@@ -1,0 +1,370 @@
+// Package audit is the watch: it finds what has leaked, says why it believes so, waits, looks again, and gives it back.
+package audit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
+	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/cluster"
+	"github.com/oakum-dev/oakum/ipam"
+)
+
+// Witness is what the audit asks about owners. *cluster.Witness answers.
+type Witness interface {
+	// World returns all that is known; the hand-outs must have been listed before.
+	World(ctx context.Context, recorded []ipam.Allocation) (ipam.World, cluster.Census, error)
+	// LiveLook returns what concerns one hand-out, read without a cache.
+	LiveLook(ctx context.Context, a ipam.Allocation) (ipam.World, error)
+}
+
+// Auditor audits one backend. It remembers suspicions in memory only: after a restart each of them begins anew.
+type Auditor struct {
+	Backend backends.Backend
+	Witness Witness
+	Clock   cluster.Clock
+	// Mode is the backend's: only ModeEnforce releases.
+	Mode     config.Mode
+	Settings config.Audit
+	// Client reads and writes the LeakReport, and looks for finalizers that are left.
+	Client client.Client
+	// Live reads without a cache.
+	Live     client.Reader
+	Log      logr.Logger
+	Recorder events.EventRecorder
+	Metrics  Metrics
+	// Identity is this process in the report.
+	Identity string
+	// Gone tells of owners that were deleted.
+	Gone <-chan ipam.Owner
+
+	ledger ipam.Ledger
+	// census is what the last run saw, whether it believed it or not.
+	census *cluster.Census
+	// given are the hand-outs that were given back, for as long as they are listed.
+	given map[ipam.ID]bool
+	// failures counts the runs that failed in a row.
+	failures int
+	// released are the releases that no report tells yet, newest first.
+	released []v1alpha1.LeakRelease
+	cleared  bool
+}
+
+// Start runs the audit until the context ends. It implements manager.Runnable, on the leader.
+func (a *Auditor) Start(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var due time.Duration // when the timer fires, in steady time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+			wait := a.Run(ctx)
+			due = a.Clock().Steady + wait
+			timer.Reset(wait)
+		case owner := <-a.Gone:
+			again, err := a.suspect(ctx, a.batch(owner))
+			if err != nil {
+				a.Log.Error(err, "looking at owners that are gone")
+				continue
+			}
+			if now := a.Clock().Steady; again > 0 && now+again < due {
+				due = now + again
+				timer.Reset(again)
+			}
+		}
+	}
+}
+
+// batch returns the owner and all that wait behind it.
+func (a *Auditor) batch(owner ipam.Owner) []ipam.Owner {
+	owners := []ipam.Owner{owner}
+	for {
+		select {
+		case owner := <-a.Gone:
+			owners = append(owners, owner)
+		default:
+			return owners
+		}
+	}
+}
+
+// suspect judges what is recorded for owners that are gone, so that the wait begins now and not at the next run. It
+// returns when that wait is over.
+func (a *Auditor) suspect(ctx context.Context, owners []ipam.Owner) (time.Duration, error) {
+	var found []ipam.Judgement
+	for _, o := range owners {
+		recorded, err := a.Backend.AllocationsOf(ctx, o)
+		if err != nil {
+			return 0, err
+		}
+		for _, r := range recorded {
+			world, err := a.Witness.LiveLook(ctx, r)
+			if err != nil {
+				return 0, err
+			}
+			found = append(found, a.judge(r, world))
+		}
+	}
+	if len(found) == 0 {
+		return 0, nil
+	}
+	var again time.Duration
+	a.ledger, again = a.ledger.Add(found, a.Clock(), a.patience())
+	return again, nil
+}
+
+// Run audits once and returns how long to wait until the next time.
+func (a *Auditor) Run(ctx context.Context) time.Duration {
+	began := a.Clock()
+	r, err := a.run(ctx)
+	r.began, r.ended, r.err = began, a.Clock(), err
+	r.suspects = a.suspects(r)
+	a.Metrics.observe(a.Backend.Name(), r)
+	if err := a.report(ctx, r); err != nil {
+		a.Log.Error(err, "reporting")
+	}
+	if err != nil {
+		a.Log.Error(err, "auditing")
+		a.failures++
+	} else {
+		a.failures = 0
+	}
+	return a.next(r)
+}
+
+// next is the earliest of: the next interval, the end of a suspicion's wait, and the next try after a failure.
+func (a *Auditor) next(r result) time.Duration {
+	wait := a.Settings.Interval.Duration
+	if r.again > 0 {
+		wait = min(wait, r.again)
+	}
+	if a.failures > 0 {
+		wait = min(wait, time.Second<<min(a.failures, 10))
+	}
+	return wait
+}
+
+// result is what one run saw and did.
+type result struct {
+	began, ended ipam.Moment
+	judged       []ipam.Judgement
+	pools        []ipam.Pool
+	// stopped says why nothing is believed; empty if everything is.
+	stopped string
+	// waiting is how many releases the pace left for the next run.
+	waiting  int
+	released int
+	// suspects are what is still suspected to have leaked.
+	suspects []suspect
+	again    time.Duration
+	err      error
+}
+
+// run gathers, judges, remembers and acts.
+func (a *Auditor) run(ctx context.Context) (r result, err error) {
+	// In this order an owner that is born in between is seen.
+	recorded, err := a.Backend.Allocations(ctx)
+	if err != nil {
+		return r, fmt.Errorf("listing the hand-outs: %w", err)
+	}
+	recorded = a.standing(recorded)
+	world, census, err := a.Witness.World(ctx, recorded)
+	if err != nil {
+		return r, err
+	}
+	if blocks, ok := a.Backend.(backends.Blocks); ok {
+		if r.pools, err = blocks.Pools(ctx); err != nil {
+			return r, err
+		}
+	}
+	r.judged = make([]ipam.Judgement, len(recorded))
+	for i, alloc := range recorded {
+		r.judged[i] = a.judge(alloc, world)
+	}
+	r.stopped = collapse(a.census, census, recorded)
+	a.census = &census
+	if r.stopped != "" {
+		return r, nil
+	}
+	believed, postponed, failures := a.confirm(ctx, r.judged)
+	var due []ipam.Judgement
+	a.ledger, due, r.again = a.ledger.Next(believed, a.Clock(), a.patience())
+	if a.Mode != config.ModeEnforce {
+		return r, errors.Join(failures...)
+	}
+	failures = append(failures, a.act(ctx, due, &r)...)
+	if r.waiting += postponed; r.waiting > 0 {
+		r.again = a.Settings.Interval.Duration
+	}
+	return r, errors.Join(failures...)
+}
+
+// act releases what is due, the oldest suspicions first, as long as the pace allows. What cannot be released does not use
+// it up, or else it would hold up everything younger. Releases on proof are not limited.
+func (a *Auditor) act(ctx context.Context, due []ipam.Judgement, r *result) (failures []error) {
+	since := func(j ipam.Judgement) time.Duration {
+		s, _ := a.ledger.Sighting(j.Allocation.ID())
+		return s.Since.Steady
+	}
+	slices.SortStableFunc(due, func(x, y ipam.Judgement) int { return cmp.Compare(since(x), since(y)) })
+	budget := a.budget(len(r.judged))
+	for _, j := range due {
+		proven := j.Verdict.Disposition == ipam.Free
+		if budget == 0 && !proven {
+			r.waiting++
+			continue
+		}
+		released, err := a.release(ctx, j)
+		if err != nil {
+			failures = append(failures, err)
+		}
+		if released {
+			r.released++
+			if !proven {
+				budget--
+			}
+		}
+	}
+	return failures
+}
+
+// standing leaves out what was given back and is still listed, since a list may lag.
+func (a *Auditor) standing(recorded []ipam.Allocation) []ipam.Allocation {
+	given := map[ipam.ID]bool{}
+	if len(a.given) > 0 {
+		recorded = slices.DeleteFunc(recorded, func(r ipam.Allocation) bool {
+			id := r.ID()
+			if a.given[id] {
+				given[id] = true
+			}
+			return given[id]
+		})
+	}
+	a.given = given
+	return recorded
+}
+
+func (a *Auditor) patience() ipam.Patience {
+	return ipam.Patience{Grace: a.Settings.GracePeriod.Duration, Quarantine: a.Settings.Quarantine.Duration}
+}
+
+func (a *Auditor) judge(alloc ipam.Allocation, world ipam.World) ipam.Judgement {
+	alloc.Seen = a.Clock().Wall
+	if s, ok := a.ledger.Sighting(alloc.ID()); ok {
+		alloc.Seen = s.FirstSeen.Wall
+	}
+	return ipam.Consider(alloc, world)
+}
+
+// collapse says why the lists of owners are not to be believed; empty if they are. A list that shrinks by more than half
+// from one run to the next is more likely a list that failed.
+func collapse(last *cluster.Census, now cluster.Census, recorded []ipam.Allocation) string {
+	owned := func(kinds ...ipam.OwnerKind) bool {
+		return slices.ContainsFunc(recorded, func(a ipam.Allocation) bool { return slices.Contains(kinds, a.Owner.Kind) })
+	}
+	for _, list := range []struct {
+		what      string
+		now, last int
+		owned     bool
+	}{
+		{"pods", now.Pods, lastOf(last, func(c cluster.Census) int { return c.Pods }), owned(ipam.OwnerPod)},
+		{"nodes", now.Nodes, lastOf(last, func(c cluster.Census) int { return c.Nodes }), owned(ipam.OwnerPod, ipam.OwnerNode)},
+	} {
+		switch {
+		case list.now == 0 && list.last > 0:
+			return fmt.Sprintf("no %s are listed, and there were %d", list.what, list.last)
+		case list.now == 0 && list.owned:
+			return fmt.Sprintf("no %s are listed, and addresses of theirs are allocated", list.what)
+		case list.now*2 < list.last:
+			return fmt.Sprintf("%d %s are listed, and there were %d", list.now, list.what, list.last)
+		}
+	}
+	return ""
+}
+
+func lastOf(c *cluster.Census, count func(cluster.Census) int) int {
+	if c == nil {
+		return 0
+	}
+	return count(*c)
+}
+
+// confirm looks live at what this run is the first to suspect: a list may lag for longer than a suspicion has to last,
+// and then the second sighting proves no more than the first. It looks at as many as one run may release, and postpones
+// the rest. What it could not confirm is kept in what it returns.
+func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (believed []ipam.Judgement, postponed int, failures []error) {
+	believed = slices.Clone(judged)
+	budget := a.budget(len(judged))
+	for i := range believed {
+		j := &believed[i]
+		if j.Verdict.Disposition == ipam.Keep {
+			continue
+		}
+		if s, _ := a.ledger.Sighting(j.Allocation.ID()); !s.Begins(*j) {
+			continue
+		}
+		j.Verdict.Disposition = ipam.Keep
+		if budget == 0 {
+			postponed++
+			continue
+		}
+		budget--
+		world, err := a.Witness.LiveLook(ctx, j.Allocation)
+		if err != nil {
+			failures = append(failures, fmt.Errorf("looking at %s of %s: %w", j.Allocation.Handle, j.Allocation.Owner, err))
+			continue
+		}
+		*j = ipam.Consider(j.Allocation, world)
+	}
+	return believed, postponed, failures
+}
+
+// budget is how much one run may do that rests on the absence of an owner.
+func (a *Auditor) budget(recorded int) int {
+	return max(a.Settings.Pace.Minimum, int(a.Settings.Pace.Fraction*float64(recorded)))
+}
+
+// release looks once more, live, and gives the hand-out back if that confirms the verdict.
+func (a *Auditor) release(ctx context.Context, j ipam.Judgement) (released bool, err error) {
+	world, err := a.Witness.LiveLook(ctx, j.Allocation)
+	if err != nil {
+		return false, fmt.Errorf("looking again at %s of %s: %w", j.Allocation.Handle, j.Allocation.Owner, err)
+	}
+	alloc := j.Allocation
+	again := ipam.Consider(alloc, world)
+	verdict := again.Verdict
+	gone, missing := world.NodeGoneFor(alloc.Owner.Node)
+	wasBack := verdict.Reason == ipam.NodeGone && missing && gone < a.Settings.Quarantine.Duration
+	another := verdict.Disposition != j.Verdict.Disposition || again.Basis != j.Basis || wasBack
+	if verdict.Disposition != ipam.Free && another {
+		a.Log.Info("kept", fields(alloc, verdict)...)
+		return false, nil
+	}
+	switch err := a.Backend.Release(ctx, alloc); {
+	case errors.Is(err, backends.ErrStale):
+		a.Log.Info("kept: another hand-out is there by now", fields(alloc, verdict)...)
+		return false, nil
+	case err != nil:
+		a.Metrics.ReleaseErrors.WithLabelValues(a.Backend.Name()).Inc()
+		a.event(ctx, alloc, v1alpha1.EventIPAddressGarbageCollectionFailed, "giving back %s (%s, handle %s): %v", addresses(alloc), a.Backend.Name(), alloc.Handle, err)
+		return false, fmt.Errorf("giving back %s of %s: %w", alloc.Handle, alloc.Owner, err)
+	}
+	a.given[alloc.ID()] = true
+	a.Log.Info("released", fields(alloc, verdict)...)
+	a.Metrics.Releases.WithLabelValues(a.Backend.Name(), string(verdict.Reason)).Inc()
+	a.event(ctx, alloc, v1alpha1.EventIPAddressGarbageCollected, "gave back %s (%s, handle %s): %s", addresses(alloc), a.Backend.Name(), alloc.Handle, verdict.Detail)
+	a.remember(alloc, verdict)
+	return true, nil
+}

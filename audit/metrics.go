@@ -1,0 +1,68 @@
+package audit
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are what the audit counts. No label has an address, a pod or a handle.
+type Metrics struct {
+	// Releases and ReleaseErrors are shared with the finalizers.
+	Releases, ReleaseErrors *prometheus.CounterVec
+
+	allocations *prometheus.GaugeVec
+	capacity    *prometheus.GaugeVec
+	candidates  *prometheus.GaugeVec
+	duration    *prometheus.HistogramVec
+	success     *prometheus.GaugeVec
+	stopped     *prometheus.GaugeVec
+}
+
+// NewMetrics makes and registers the audit's own metrics.
+func NewMetrics(r prometheus.Registerer, releases, releaseErrors *prometheus.CounterVec) (Metrics, error) {
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, append([]string{"backend"}, labels...))
+	}
+	m := Metrics{
+		Releases: releases, ReleaseErrors: releaseErrors,
+		allocations: gauge("oakum_allocations", "Hand-outs that are recorded, by pool and state (in_use, unproven, orphaned).", "pool", "state"),
+		capacity:    gauge("oakum_pool_capacity", "Addresses of a pool, reserved ones included; a pair counts once.", "pool"),
+		candidates:  gauge("oakum_leak_candidates", "Hand-outs that are suspected to have leaked."),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "oakum_audit_duration_seconds", Help: "How long a run of the audit takes.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 8),
+		}, []string{"backend"}),
+		success: gauge("oakum_audit_last_success_timestamp_seconds", "When a run last read and judged everything."),
+		stopped: gauge("oakum_audit_stopped", "1 while the audit releases nothing because its evidence collapsed."),
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{m.allocations, m.capacity, m.candidates, m.duration, m.success, m.stopped} {
+		errs = append(errs, r.Register(c))
+	}
+	return m, errors.Join(errs...)
+}
+
+// observe counts a run.
+func (m Metrics) observe(backend string, r result) {
+	m.duration.WithLabelValues(backend).Observe((r.ended.Steady - r.began.Steady).Seconds())
+	if r.judged == nil {
+		return
+	}
+	m.success.WithLabelValues(backend).Set(float64(r.ended.Wall.UnixMilli()) / 1000)
+	m.stopped.WithLabelValues(backend).Set(0)
+	if r.stopped != "" {
+		m.stopped.WithLabelValues(backend).Set(1)
+	}
+	m.allocations.DeletePartialMatch(prometheus.Labels{"backend": backend})
+	m.capacity.DeletePartialMatch(prometheus.Labels{"backend": backend})
+	for _, p := range r.pools {
+		m.capacity.WithLabelValues(backend, p.Name).Set(float64(p.Capacity()))
+		for _, s := range []state{inUse, unproven, orphaned} {
+			m.allocations.WithLabelValues(backend, p.Name, string(s)).Set(0)
+		}
+	}
+	for _, j := range r.judged {
+		m.allocations.WithLabelValues(backend, j.Allocation.Places[0].Pool, string(stateOf(j.Verdict))).Inc()
+	}
+	m.candidates.WithLabelValues(backend).Set(float64(len(r.suspects)))
+}

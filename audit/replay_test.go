@@ -1,0 +1,76 @@
+package audit
+
+import "testing"
+
+// Histories that once broke an invariant.
+func TestWhatWentWrongOnce(t *testing.T) {
+	tests := map[string]history{
+		"I1 a list lags for longer than a suspicion has to last": {Steps: []step{
+			{"freeze", 0, 0},
+			{"run", 1, 0},
+			{"audit", 0, 0},
+			{"pass", 0, 4},
+			{"pass", 0, 3},
+			{"remove", 1, 0},
+			{"audit", 0, 0},
+		}},
+		"I1 a record is first seen after another machine took its node's name": {Steps: []step{
+			{"run", 0, 3},
+			{"unregister", 0, 0},
+			{"remove", 0, 0},
+			{"replace", 0, 0},
+			{"audit", 0, 0},
+			{"pass", 0, 5},
+			{"pass", 0, 5},
+		}},
+		"I1 a node is cut off and back between two sightings": {Steps: []step{
+			{"run", 0, 0},
+			{"remove", 0, 0},
+			{"audit", 0, 0},
+			{"cut", 0, 0},
+			{"pass", 0, 4},
+			{"pass", 0, 2},
+			{"mend", 0, 0},
+			{"heartbeat", 0, 0},
+			{"pass", 0, 2},
+		}},
+		"I1 a node is cut off and back while the evidence had collapsed": {Steps: []step{
+			{"run", 3, 4},
+			{"cut", 1, 0},
+			{"remove", 3, 0},
+			{"blank", 0, 1},
+			{"hear", 0, 0},
+			{"pass", 0, 6},
+		}},
+		"I1 a node goes, comes back and goes again between two sightings": {Steps: []step{
+			{"run", 1, 2},
+			{"delete", 1, 0},
+			{"unregister", 2, 0},
+			{"audit", 0, 0},
+			{"pass", 0, 0},
+			{"register", 2, 0},
+			{"pass", 0, 0},
+			{"unregister", 2, 0},
+			{"pass", 0, 6},
+		}},
+		"I9 a list still shows what was given back": {Steps: []step{
+			{"run", 0, 0},
+			{"finish", 0, 0},
+			{"report", 0, 0},
+			{"freeze", 0, 2},
+			{"audit", 0, 0},
+			{"audit", 0, 0},
+		}},
+	}
+	for name, h := range tests {
+		t.Run(name, func(t *testing.T) { replay(t, h) })
+	}
+}
+
+// replay lets a history happen that a failing test printed.
+func replay(t *testing.T, h history) {
+	t.Helper()
+	if _, broken, _ := h.play(variant{}); broken != "" {
+		t.Error(broken)
+	}
+}

@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+)
+
+func newUninstall(c *connection) *cobra.Command {
+	var finalizersOnly, dryRun bool
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove webhooks, policies and finalizers, and verify that none is left",
+		Long: `Remove webhooks, policies and finalizers, and verify that none is left. Stop the manager first, or it
+puts finalizers on again. No allocation, block or pool is removed.
+
+It works without any manager: this is the way out when pods hang because none runs.
+
+Exit code 0: none is left. 1: something is left, or failed.`,
+		Example: `  oakum uninstall --dry-run
+  oakum uninstall --finalizers-only`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client, err := c.to()
+			if err != nil {
+				return err
+			}
+			u := uninstaller{client: client, dryRun: dryRun, out: cmd.OutOrStdout()}
+			if !finalizersOnly {
+				if err := u.removeGuards(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			return u.removeFinalizers(cmd.Context())
+		},
+	}
+	cmd.Flags().BoolVar(&finalizersOnly, "finalizers-only", false, "leave webhooks and policies in place")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be removed, and change nothing")
+	return cmd
+}
+
+type uninstaller struct {
+	client client.Client
+	dryRun bool
+	out    io.Writer
+}
+
+// guards are our webhooks and policies, in the order in which they go.
+func guards() []client.Object {
+	objects := []client.Object{
+		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
+		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
+	}
+	for _, name := range []string{"finalizers", "confinement", "block-in-use", "node-writer"} {
+		name += "." + v1alpha1.Group
+		objects = append(objects,
+			&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		)
+	}
+	return objects
+}
+
+func (u uninstaller) removeGuards(ctx context.Context) error {
+	for _, o := range guards() {
+		kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
+		err := u.client.Delete(ctx, o, u.deleteOptions()...)
+		switch {
+		case client.IgnoreNotFound(err) != nil:
+			return fmt.Errorf("deleting %s %s: %w", kind, o.GetName(), err)
+		case err == nil:
+			u.say("deleted %s %s", kind, o.GetName())
+		}
+	}
+	return nil
+}
+
+func (u uninstaller) deleteOptions() []client.DeleteOption {
+	if u.dryRun {
+		return []client.DeleteOption{client.DryRunAll}
+	}
+	return nil
+}
+
+func (u uninstaller) say(format string, args ...any) {
+	if u.dryRun {
+		format = "would have " + format
+	}
+	fmt.Fprintf(u.out, format+"\n", args...)
+}
+
+// errLeft: exit code 1.
+var errLeft = errors.New("finalizers are left")
+
+// removeFinalizers goes through every object page by page, and then once more to verify.
+func (u uninstaller) removeFinalizers(ctx context.Context) error {
+	removed := 0
+	err := u.each(ctx, func(o *metav1.PartialObjectMetadata) error {
+		err := u.free(ctx, o)
+		switch {
+		case ctx.Err() != nil:
+			return err
+		case err != nil: // The others must not wait for it.
+			fmt.Fprintln(u.out, err)
+		default:
+			removed++
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	u.say("removed finalizers from %d objects", removed)
+	if u.dryRun {
+		return nil
+	}
+	left := 0
+	if err := u.each(ctx, func(*metav1.PartialObjectMetadata) error { left++; return nil }); err != nil {
+		return err
+	}
+	if left > 0 {
+		return fmt.Errorf("%w: on %d objects: stop the manager and try again", errLeft, left)
+	}
+	fmt.Fprintln(u.out, "none is left")
+	return nil
+}
+
+// each calls for every object that carries a finalizer of ours.
+func (u uninstaller) each(ctx context.Context, do func(*metav1.PartialObjectMetadata) error) error {
+	for _, kind := range []schema.GroupVersionKind{
+		corev1.SchemeGroupVersion.WithKind("PodList"),
+		corev1.SchemeGroupVersion.WithKind("NodeList"),
+		v1alpha1.SchemeGroupVersion.WithKind("AddressBlockList"),
+		v1alpha1.SchemeGroupVersion.WithKind("AddressPoolList"),
+	} {
+		for next := ""; ; {
+			var list metav1.PartialObjectMetadataList
+			list.SetGroupVersionKind(kind)
+			err := u.client.List(ctx, &list, client.Limit(page), client.Continue(next))
+			if meta.IsNoMatchError(err) {
+				break // The kind was removed already, and its objects with it.
+			}
+			if err != nil {
+				return fmt.Errorf("listing %s: %w", kind.Kind, err)
+			}
+			for i := range list.Items {
+				o := &list.Items[i]
+				o.SetGroupVersionKind(kind.GroupVersion().WithKind(strings.TrimSuffix(kind.Kind, "List")))
+				if !slices.ContainsFunc(o.Finalizers, ours) {
+					continue
+				}
+				if err := do(o); err != nil {
+					return err
+				}
+			}
+			if next = list.Continue; next == "" {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func ours(finalizer string) bool { return strings.HasPrefix(finalizer, v1alpha1.Group+"/") }
+
+// free takes our finalizers off one object. The annotation before it is what the policy asks for, in case it is there,
+// and goes with them.
+func (u uninstaller) free(ctx context.Context, o *metav1.PartialObjectMetadata) error {
+	if u.dryRun {
+		return nil
+	}
+	annotate := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, o.UID, v1alpha1.ForceReleaseAnnotation, o.UID)
+	for {
+		err := u.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(annotate)))
+		if err == nil {
+			err = u.client.Patch(ctx, o, client.RawPatch(types.JSONPatchType, []byte(strip(o))))
+		}
+		switch {
+		case apierrors.IsConflict(err): // Somebody else wrote in between.
+		case client.IgnoreNotFound(err) != nil:
+			return fmt.Errorf("taking the finalizers off %s %s: %w", o.Kind, client.ObjectKeyFromObject(o), err)
+		default:
+			return nil
+		}
+	}
+}
+
+// strip is the JSON patch that removes our finalizers and the annotation from an object as it was read.
+func strip(o *metav1.PartialObjectMetadata) string {
+	patch := []string{fmt.Sprintf(`{"op":"replace","path":"/metadata/resourceVersion","value":%q}`, o.ResourceVersion)}
+	for i, f := range slices.Backward(o.Finalizers) {
+		if ours(f) {
+			patch = append(patch, fmt.Sprintf(`{"op":"remove","path":"/metadata/finalizers/%d"}`, i))
+		}
+	}
+	annotation := strings.ReplaceAll(v1alpha1.ForceReleaseAnnotation, "/", "~1")
+	patch = append(patch, fmt.Sprintf(`{"op":"remove","path":"/metadata/annotations/%s"}`, annotation))
+	return "[" + strings.Join(patch, ",") + "]"
+}
