@@ -45,7 +45,7 @@ func TestManager(t *testing.T) {
 	manager := p.launch(t, settings)
 
 	t.Run("without our kinds it says which are missing, and gets ready when they come", func(t *testing.T) {
-		const missing = "missing CustomResourceDefinitions: addressblocks.ipam.oakum.dev, addresspools.ipam.oakum.dev: apply config/crd"
+		const missing = "missing CustomResourceDefinitions: addressblocks.ipam.oakum.dev, addresspools.ipam.oakum.dev, leakreports.ipam.oakum.dev: apply config/crd"
 		eventually(t, says(manager, "/readyz/wiring", http.StatusInternalServerError, "internal server error: "+missing+"\n"))
 		eventually(t, logs(manager, missing))
 		install(t, "crd")

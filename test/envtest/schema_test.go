@@ -916,6 +916,8 @@ func plant(t *testing.T, c client.Client, manifests ...string) {
 		t.Fatalf("listing the definitions: %v", err)
 	}
 	keep := true
+	// A LeakReport has a status alone, in which nothing is required.
+	crds.Items = slices.DeleteFunc(crds.Items, func(crd apiextensionsv1.CustomResourceDefinition) bool { return crd.Spec.Names.Kind == "LeakReport" })
 	for _, crd := range crds.Items {
 		loose := crd.DeepCopy()
 		loose.Spec.Versions[0].Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &keep}
