@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"slices"
+	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
@@ -38,6 +40,9 @@ type Backend struct {
 	cached client.Reader
 	live   client.Reader
 	writer client.Writer
+	// releasing lets one release at a time write to a block: sixteen that compare and swap would take turns in failing.
+	// Blocks that share a lock wait for each other for no reason, and no longer than for a write.
+	releasing [64]sync.Mutex
 }
 
 // New returns the backend. The cached reader's cache must have been prepared with Index; the live one must have none.
@@ -226,6 +231,9 @@ func entriesOf(a ipam.Allocation, block v1alpha1.AddressBlock) (indexes []int, e
 // releaseIn removes the allocation's entries from one block. When another write was faster, it looks again: neighbours
 // come and go all the time.
 func (b *Backend) releaseIn(ctx context.Context, a ipam.Allocation, block v1alpha1.AddressBlock) error {
+	lock := &b.releasing[crc32.ChecksumIEEE([]byte(block.Name))%uint32(len(b.releasing))]
+	lock.Lock()
+	defer lock.Unlock()
 	for {
 		patch, err := removal(a, block)
 		if err != nil || patch == nil {
