@@ -62,9 +62,10 @@ test: $(control-plane) bin/kustomize ## run every test; concurrent packages once
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
 .PHONY: bench
-bench: $(control-plane) bin/benchstat ## measure what Oakum costs on a real control plane
-	go test -run '^$$' -bench . -benchmem -count 6 -timeout 1h ./test/bench | tee bin/bench.txt
-	bin/benchstat bin/bench.txt
+bench: build $(control-plane) bin/benchstat ## measure what Oakum costs on a real control plane
+	go run ./test/bench -out bin/bench.txt
+	bin/benchstat -col /side bin/bench.txt
+	go test -run '^$$' -bench Run -benchmem ./audit
 
 .PHONY: run demo
 run: ## start a control plane with Oakum on this machine, until Ctrl-C

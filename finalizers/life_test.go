@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -52,7 +53,8 @@ func TestNoLiveAddressIsEverReleased(t *testing.T) {
 type life struct {
 	*machines
 	*schedule
-	// caughtUp is when the process knew everything last.
+	// deaf are the kinds of which the process hears little. CaughtUp is when the process knew everything last.
+	deaf     map[schema.GroupVersionKind]bool
 	caughtUp time.Duration
 	// told counts the Events about each release. Of excused ones none may come: the process died with the write.
 	told    map[string]int
@@ -69,7 +71,7 @@ func begin(t *rapid.T, seen map[string]int) *life {
 		m.all = append(m.all, &machine{name: name, on: true})
 		m.put(fixture.Node(name))
 	}
-	l := &life{machines: m, told: map[string]int{}, seen: seen}
+	l := &life{machines: m, deaf: map[schema.GroupVersionKind]bool{}, told: map[string]int{}, seen: seen}
 	l.boot()
 	return l
 }
@@ -93,24 +95,48 @@ func (l *life) steps() map[string]func(*rapid.T) {
 		l.machines.work(t)
 		l.work(rapid.SampledFrom([]time.Duration{45 * time.Second, time.Second, 5 * time.Second, 20 * time.Second, 11 * time.Minute}).Draw(t, "time"))
 	}
-	steps["process hears"] = func(t *rapid.T) {
-		of := rapid.SampledFrom(kinds()).Draw(t, "of")
-		for range rapid.IntRange(1, 8).Draw(t, "news") {
-			l.informers[l.kind(of)].next()
-		}
-	}
 	steps["trouble: calls"] = l.goWrong
+	steps["trouble: machine is mended"] = l.mend
 	for name, step := range steps {
 		steps[name] = func(t *rapid.T) {
 			l.seen["step"]++
 			step(t)
-			if rapid.Bool().Draw(t, "the process hears all") {
-				l.hearAll()
+			for _, of := range []client.Object{&corev1.Pod{}, &corev1.Node{}, &v1alpha1.AddressBlock{}} {
+				l.hear(t, of)
 			}
 			l.work(0)
 		}
 	}
 	return steps
+}
+
+// hear tells the process all of one kind, unless it has gone deaf for a while, or just some.
+func (l *life) hear(t *rapid.T, of client.Object) {
+	kind := l.kind(of)
+	if rapid.IntRange(0, 3).Draw(t, "deaf from now on, or no more") == 3 {
+		l.deaf[kind] = !l.deaf[kind]
+	}
+	news := len(l.informers[kind].feed.ResultChan())
+	if l.deaf[kind] {
+		news = min(news, rapid.IntRange(0, 1).Draw(t, "news"))
+	}
+	for range news {
+		l.informers[kind].next()
+	}
+}
+
+// mend lets a machine be switched off and on again, of which the process hears only the first half, and then that pods on
+// some machine are deleted.
+func (l *life) mend(t *rapid.T) {
+	l.taint(t)
+	l.hearAll()
+	l.machines.recover(t)
+	for range 3 {
+		l.makePod(t)
+		l.machines.work(t)
+	}
+	l.evict(l.all[rapid.IntRange(0, len(l.all)-1).Draw(t, "machine")])
+	l.deaf[l.kind(&corev1.Node{})] = true
 }
 
 // goWrong lets one of the next calls fail: before or after it is carried out, and with or without the process.
@@ -195,7 +221,7 @@ func (l *life) checkReleases() {
 		}
 	}
 	for _, e := range l.events[l.read:] {
-		l.hear(e)
+		l.understand(e)
 	}
 	l.read = len(l.events)
 	for handle := range released {
@@ -206,8 +232,8 @@ func (l *life) checkReleases() {
 	l.excused = false
 }
 
-// hear checks what an Event tells.
-func (l *life) hear(e string) {
+// understand checks what an Event tells.
+func (l *life) understand(e string) {
 	if strings.HasPrefix(e, "Warning AddressesLeft ") {
 		l.seen["left to the audit"]++
 	}

@@ -173,16 +173,18 @@ func (m *machines) setReady(x *machine, ready corev1.ConditionStatus) {
 	}
 }
 
-// recover lets a machine come back. One that is said to be off, by a taint or by the deletion of its Node, stays off until
-// nobody says so any more.
+// recover lets a machine come back, after the taint that says that it is off. One of which the deletion of its Node says
+// so stays off.
 func (m *machines) recover(t *rapid.T) {
 	x, ok := m.pick(t, func(x *machine) bool { return !x.on || x.cutOff })
 	if !ok {
 		return
 	}
-	if n, ok := look(m.store, fixture.Node(x.name)); ok && len(n.Spec.Taints) > 0 {
+	n, ok := look(m.store, fixture.Node(x.name))
+	if ok && len(n.Spec.Taints) > 0 {
 		change(m.store, n, func(n *corev1.Node) { n.Spec.Taints = nil })
-	} else if ok && n.DeletionTimestamp == nil || !m.fenced {
+	}
+	if ok && n.DeletionTimestamp == nil || !m.fenced {
 		x.on, x.cutOff = true, false
 		m.setReady(x, corev1.ConditionTrue)
 	}

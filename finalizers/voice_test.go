@@ -74,6 +74,21 @@ func metrics(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	return found
 }
 
+// A pod may end before its grace period has, from which its deletionTimestamp counts.
+func TestNobodyIsHeldForLessThanNoTime(t *testing.T) {
+	s := play(t, fixture.Pod("web-0", "n1", fixture.UID("u1"), running, held, deleted(-time.Minute), fixture.Ended))
+	if got := s.outcome(&corev1.Pod{}, "default/web-0"); got.Err != "" {
+		t.Errorf("outcome: %+v", got)
+	}
+	want := map[string]float64{
+		`oakum_finalizer_held_seconds kind="Pod" reason="EndReported" (count)`: 1,
+		`oakum_finalizer_held_seconds kind="Pod" reason="EndReported" (sum)`:   0,
+	}
+	if diff := cmp.Diff(want, metrics(t, s.metrics)); diff != "" {
+		t.Errorf("metrics (-want +got):\n%s", diff)
+	}
+}
+
 func TestWhatGoesWrongIsCounted(t *testing.T) {
 	s := endedPod(t, entry(1, "h1", "web-0", "u1"))
 	s.fault = failing(map[string]error{"PATCH addressblocks": errors.New("the API server is on fire")})

@@ -16,7 +16,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
+	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/test/controlplane"
@@ -26,6 +28,7 @@ func main() {
 	rounds := flag.Int("rounds", 9, "how many rounds each side is measured in")
 	file := flag.String("out", "bench.txt", "the `file` for every round's figures")
 	flag.Parse()
+	ctrl.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := measure(ctx, *rounds, *file, os.Stdout)
 	stop()
