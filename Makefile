@@ -20,13 +20,17 @@ kubectl := $(or $(shell command -v kubectl),bin/control-plane/kubectl)
 endif
 export KUBEBUILDER_ASSETS
 
+# What makes a node, and the CNI plugin under test, beside the control plane.
+node := $(addprefix bin/node/,kube-controller-manager kube-scheduler kubelet containerd containerd-shim-runc-v2 ctr \
+	whereabouts whereabouts-controlloop)
+
 # Where goroutines meet. The race detector needs cgo, which Go switches off where it finds no C compiler.
 raced := ./backends/... ./cluster/... ./finalizers/... ./ipam/... ./webhooks/...
 cgo = $(filter 1,$(shell go env CGO_ENABLED))
 
 .PHONY: help
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## compile bin/oakum
@@ -49,7 +53,7 @@ verify: bin/golangci-lint bin/kustomize ## check generated files, modules, forma
 	bin/kustomize build config/default > /dev/null
 	@for module in . tools/*/; do echo "go -C $$module mod tidy -diff"; go -C $$module mod tidy -diff; done
 	"$$(go env GOROOT)/bin/gofmt" -d .
-	go vet ./...
+	go vet -tags e2e ./...
 	bin/golangci-lint run
 
 .PHONY: lint
@@ -61,21 +65,26 @@ test: $(control-plane) bin/kustomize ## run every test; concurrent packages once
 	go test ./...
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
+.PHONY: e2e
+e2e: build $(control-plane) $(node) ## test on a real node: needs root, and runc from the package of that name
+	go test -tags e2e -p 1 -count 1 -timeout 30m ./test/e2e/...
+
 .PHONY: bench
 bench: build $(control-plane) bin/benchstat ## measure what Oakum costs on a real control plane
 	go run ./test/bench -out bin/bench.txt
 	bin/benchstat -col /side bin/bench.txt
 	go test -run '^$$' -bench Run -benchmem ./audit
 
-.PHONY: run demo
+.PHONY: run demo cluster
 run: ## start a control plane with Oakum on this machine, until Ctrl-C
 demo: ## watch Oakum at work on this machine
-run demo: build $(control-plane) $(kubectl)
+cluster: $(node) ## start a whole cluster of one node, until Ctrl-C: needs root, and runc
+run demo cluster: build $(control-plane) $(kubectl)
 	PATH="$$PATH:$(abspath $(dir $(kubectl)))" go run ./test/local $@
 
 .PHONY: clean distclean
-clean: ## remove what is built, but for the control plane
-	mkdir -p bin && find bin -mindepth 1 -maxdepth 1 ! -name control-plane -exec rm -rf {} +
+clean: ## remove what is built, but for the control plane and the node
+	mkdir -p bin && find bin -mindepth 1 -maxdepth 1 ! -name control-plane ! -name node -exec rm -rf {} +
 distclean: ## remove all that is built
 	rm -rf bin
 
@@ -91,6 +100,25 @@ bin/control-plane/kube-apiserver: tools/kubernetes/go.mod tools/kubernetes/go.su
 bin/control-plane/kubectl: tools/kubernetes/go.mod tools/kubernetes/go.sum
 	@$(call compile,kubernetes,k8s.io/kubernetes/cmd/kubectl,2 minutes)
 
+# The rest of a one-node cluster, and the plugins whose records Oakum guards.
+bin/node/kube%: ldflags = -X k8s.io/component-base/version.gitVersion=$$version
+bin/node/kube-controller-manager: tools/kubernetes/go.mod tools/kubernetes/go.sum
+	@$(call compile,kubernetes,k8s.io/kubernetes/cmd/kube-controller-manager,2 minutes)
+bin/node/kube-scheduler: tools/kubernetes/go.mod tools/kubernetes/go.sum
+	@$(call compile,kubernetes,k8s.io/kubernetes/cmd/kube-scheduler,20 seconds)
+bin/node/kubelet: tools/kubernetes/go.mod tools/kubernetes/go.sum
+	@$(call compile,kubernetes,k8s.io/kubernetes/cmd/kubelet,1 minute)
+bin/node/containerd: tools/containerd/go.mod tools/containerd/go.sum
+	@$(call compile,containerd,github.com/containerd/containerd/v2/cmd/containerd,1 minute)
+bin/node/containerd-shim-runc-v2: tools/containerd/go.mod tools/containerd/go.sum
+	@$(call compile,containerd,github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2,5 seconds)
+bin/node/ctr: tools/containerd/go.mod tools/containerd/go.sum
+	@$(call compile,containerd,github.com/containerd/containerd/v2/cmd/ctr,10 seconds)
+bin/node/whereabouts: tools/whereabouts/go.mod tools/whereabouts/go.sum
+	@$(call compile,whereabouts,github.com/k8snetworkplumbingwg/whereabouts/cmd,1 minute)
+bin/node/whereabouts-controlloop: tools/whereabouts/go.mod tools/whereabouts/go.sum
+	@$(call compile,whereabouts,github.com/k8snetworkplumbingwg/whereabouts/cmd/controlloop,10 seconds)
+
 bin/controller-gen: tools/generate/go.mod tools/generate/go.sum
 	@$(call compile,generate,sigs.k8s.io/controller-tools/cmd/controller-gen,1 minute)
 bin/kustomize: tools/generate/go.mod tools/generate/go.sum
@@ -101,10 +129,11 @@ bin/benchstat: tools/bench/go.mod tools/bench/go.sum
 	@$(call compile,bench,golang.org/x/perf/cmd/benchstat,10 seconds)
 
 # compile,MODULE,PACKAGE,TIME builds the target from a package that tools/MODULE pins. Go's line for everything that
-# is fetched or compiled becomes one line in 250.
+# is fetched or compiled becomes one line in 250. The tags leave out what containerd would need C headers for.
 define compile
 version=$$(go -C tools/$(1) list -find -f '{{.Module.Version}}' $(2)); \
 	echo "building $(@F) $$version from source, once: about $(3) on 2 cores"; \
-	CGO_ENABLED=0 go -C tools/$(1) build -v -trimpath -ldflags "-s -w $(ldflags)" -o '$(CURDIR)/$@' $(2) 2>&1 | \
+	CGO_ENABLED=0 go -C tools/$(1) build -v -trimpath -tags no_btrfs,no_devmapper,no_zfs \
+	-ldflags "-s -w $(ldflags)" -o '$(CURDIR)/$@' $(2) 2>&1 | \
 	awk 'NF > 1 && !/^go: downloading / {print; next} ++n % 250 == 0 {print "  " n " modules and packages"; fflush()}'
 endef

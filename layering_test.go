@@ -72,6 +72,8 @@ func layers() map[string]layer {
 			imports: append([]string{"ipam", "backends", "apis/ipam/v1alpha1"}, kubernetes...),
 			tests:   tests,
 		},
+		"backends/whereabouts": {imports: append([]string{"ipam", "backends"}, kubernetes...), tests: tests},
+		"backends/coil":        {imports: append([]string{"ipam", "backends"}, kubernetes...), tests: tests},
 
 		"cluster": {imports: append([]string{"ipam"}, kubernetes...), tests: tests},
 		"webhooks": {
@@ -97,10 +99,18 @@ func layers() map[string]layer {
 		},
 
 		"test/fixture":      {imports: append([]string{"ipam", "apis/..."}, kubernetes...), tests: tests},
+		"test/fixture/coil": {imports: append([]string{"ipam"}, kubernetes...), tests: tests},
 		"test/controlplane": {imports: []string{"..."}},
 		"test/envtest":      {imports: []string{"..."}},
+		"test/e2e":          {imports: []string{"..."}},
 		"test/local":        {imports: []string{"..."}},
 		"test/bench":        {imports: []string{"..."}},
+
+		"test/e2e/cluster":         {imports: []string{"..."}},
+		"test/e2e/cluster/cni":     {},
+		"test/e2e/cluster/payload": {},
+		"test/e2e/cluster/plugin":  {imports: []string{"test/e2e/cluster/cni"}},
+		"test/e2e/cluster/sweeper": {},
 	}
 }
 

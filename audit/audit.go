@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,6 +46,8 @@ type Auditor struct {
 	Metrics  Metrics
 	// Identity is this process in the report.
 	Identity string
+	// Held are the lists in which no object carries a finalizer of ours any more when the mode is not Enforce.
+	Held []schema.GroupVersionKind
 	// Gone tells of owners that were deleted.
 	Gone <-chan ipam.Owner
 
@@ -110,11 +113,11 @@ func (a *Auditor) suspect(ctx context.Context, owners []ipam.Owner) (time.Durati
 			return 0, err
 		}
 		for _, r := range recorded {
-			world, err := a.Witness.LiveLook(ctx, r)
+			j, _, err := a.look(ctx, a.known(r))
 			if err != nil {
 				return 0, err
 			}
-			found = append(found, a.judge(r, world))
+			found = append(found, j)
 		}
 	}
 	if len(found) == 0 {
@@ -184,14 +187,14 @@ func (a *Auditor) run(ctx context.Context) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
-	if blocks, ok := a.Backend.(backends.Blocks); ok {
-		if r.pools, err = blocks.Pools(ctx); err != nil {
+	if pools, ok := a.Backend.(backends.Pools); ok {
+		if r.pools, err = pools.Pools(ctx); err != nil {
 			return r, err
 		}
 	}
 	r.judged = make([]ipam.Judgement, len(recorded))
 	for i, alloc := range recorded {
-		r.judged[i] = a.judge(alloc, world)
+		r.judged[i] = ipam.Consider(a.known(alloc), world)
 	}
 	r.stopped = collapse(a.census, census, recorded)
 	a.census = &census
@@ -221,6 +224,12 @@ func (a *Auditor) act(ctx context.Context, due []ipam.Judgement, r *result) (fai
 	slices.SortStableFunc(due, func(x, y ipam.Judgement) int { return cmp.Compare(since(x), since(y)) })
 	budget := a.budget(len(r.judged))
 	for _, j := range due {
+		if j.Verdict.Disposition == ipam.Repair {
+			if err := a.repair(ctx, j.Allocation); err != nil {
+				failures = append(failures, err)
+			}
+			continue
+		}
 		proven := j.Verdict.Disposition == ipam.Free
 		if budget == 0 && !proven {
 			r.waiting++
@@ -260,12 +269,26 @@ func (a *Auditor) patience() ipam.Patience {
 	return ipam.Patience{Grace: a.Settings.GracePeriod.Duration, Quarantine: a.Settings.Quarantine.Duration}
 }
 
-func (a *Auditor) judge(alloc ipam.Allocation, world ipam.World) ipam.Judgement {
+// known completes a hand-out with what is remembered of it.
+func (a *Auditor) known(alloc ipam.Allocation) ipam.Allocation {
 	alloc.Seen = a.Clock().Wall
 	if s, ok := a.ledger.Sighting(alloc.ID()); ok {
-		alloc.Seen = s.FirstSeen.Wall
+		alloc.Seen, alloc.Namesake = s.FirstSeen.Wall, s.Namesake
 	}
-	return ipam.Consider(alloc, world)
+	return alloc
+}
+
+// look judges a hand-out by what is read live. Whoever bears the owner's name now is remembered, unless somebody was
+// already: the hand-out was recorded before that.
+func (a *Auditor) look(ctx context.Context, alloc ipam.Allocation) (ipam.Judgement, ipam.World, error) {
+	world, err := a.Witness.LiveLook(ctx, alloc)
+	if err != nil {
+		return ipam.Judgement{}, world, fmt.Errorf("looking at %s of %s: %w", alloc.Handle, alloc.Owner, err)
+	}
+	if alloc.Owner.UID == "" && alloc.Namesake == nil {
+		alloc.Namesake = world.Namesake(alloc.Owner)
+	}
+	return ipam.Consider(alloc, world), world, nil
 }
 
 // collapse says why the lists of owners are not to be believed; empty if they are. A list that shrinks by more than half
@@ -302,33 +325,45 @@ func lastOf(c *cluster.Census, count func(cluster.Census) int) int {
 }
 
 // confirm looks live at what this run is the first to suspect: a list may lag for longer than a suspicion has to last,
-// and then the second sighting proves no more than the first. It looks at as many as one run may release, and postpones
+// and then the second sighting proves no more than the first. It also looks, once, who bears the name of an owner that the
+// record tells by name alone and that nothing proves to be alive. It looks at as many as one run may release, and postpones
 // the rest. What it could not confirm is kept in what it returns.
 func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (believed []ipam.Judgement, postponed int, failures []error) {
 	believed = slices.Clone(judged)
 	budget := a.budget(len(judged))
 	for i := range believed {
 		j := &believed[i]
-		if j.Verdict.Disposition == ipam.Keep {
+		s, _ := a.ledger.Sighting(j.Allocation.ID())
+		begins := s.Begins(*j)
+		if !begins && !nameless(*j) {
 			continue
 		}
-		if s, _ := a.ledger.Sighting(j.Allocation.ID()); !s.Begins(*j) {
-			continue
+		if begins {
+			j.Verdict.Disposition = ipam.Keep
 		}
-		j.Verdict.Disposition = ipam.Keep
 		if budget == 0 {
-			postponed++
+			if begins {
+				postponed++
+			}
 			continue
 		}
 		budget--
-		world, err := a.Witness.LiveLook(ctx, j.Allocation)
+		looked, _, err := a.look(ctx, j.Allocation)
 		if err != nil {
-			failures = append(failures, fmt.Errorf("looking at %s of %s: %w", j.Allocation.Handle, j.Allocation.Owner, err))
+			failures = append(failures, err)
 			continue
 		}
-		*j = ipam.Consider(j.Allocation, world)
+		*j = looked
 	}
 	return believed, postponed, failures
+}
+
+// nameless tells whether the record may be an earlier pod's than the one that bears its owner's name, and nobody has looked
+// yet which one that is.
+func nameless(j ipam.Judgement) bool {
+	o := j.Allocation.Owner
+	doubtful := j.Verdict.Disposition == ipam.Keep && j.Verdict.Reason != ipam.InUse
+	return o.Kind == ipam.OwnerPod && o.UID == "" && j.Allocation.Namesake == nil && doubtful
 }
 
 // budget is how much one run may do that rests on the absence of an owner.
@@ -338,12 +373,11 @@ func (a *Auditor) budget(recorded int) int {
 
 // release looks once more, live, and gives the hand-out back if that confirms the verdict.
 func (a *Auditor) release(ctx context.Context, j ipam.Judgement) (released bool, err error) {
-	world, err := a.Witness.LiveLook(ctx, j.Allocation)
-	if err != nil {
-		return false, fmt.Errorf("looking again at %s of %s: %w", j.Allocation.Handle, j.Allocation.Owner, err)
-	}
 	alloc := j.Allocation
-	again := ipam.Consider(alloc, world)
+	again, world, err := a.look(ctx, alloc)
+	if err != nil {
+		return false, err
+	}
 	verdict := again.Verdict
 	gone, missing := world.NodeGoneFor(alloc.Owner.Node)
 	wasBack := verdict.Reason == ipam.NodeGone && missing && gone < a.Settings.Quarantine.Duration
@@ -367,4 +401,32 @@ func (a *Auditor) release(ctx context.Context, j ipam.Judgement) (released bool,
 	a.event(ctx, alloc, v1alpha1.EventIPAddressGarbageCollected, "gave back %s (%s, handle %s): %s", addresses(alloc), a.Backend.Name(), alloc.Handle, verdict.Detail)
 	a.remember(alloc, verdict)
 	return true, nil
+}
+
+// repair looks once more, live, and completes the record of a hand-out if that confirms that its pod has it.
+func (a *Auditor) repair(ctx context.Context, alloc ipam.Allocation) error {
+	records, ok := a.Backend.(backends.Repairer)
+	if !ok {
+		return fmt.Errorf("completing the record of %s: backend %q cannot", alloc.Handle, a.Backend.Name())
+	}
+	again, world, err := a.look(ctx, alloc)
+	if err != nil {
+		return err
+	}
+	alloc.Owner.UID = world.Namesake(alloc.Owner).UID
+	if again.Verdict.Disposition != ipam.Repair {
+		a.Log.Info("left incomplete", fields(alloc, again.Verdict)...)
+		return nil
+	}
+	switch err := records.Repair(ctx, alloc); {
+	case errors.Is(err, backends.ErrStale):
+		a.Log.Info("left incomplete: the record has changed", fields(alloc, again.Verdict)...)
+		return nil
+	case err != nil:
+		a.event(ctx, alloc, v1alpha1.EventRecordRepairFailed, "completing the record of %s (%s, handle %s): %v", addresses(alloc), a.Backend.Name(), alloc.Handle, err)
+		return fmt.Errorf("completing the record of %s of %s: %w", alloc.Handle, alloc.Owner, err)
+	}
+	a.Log.Info("repaired", fields(alloc, again.Verdict)...)
+	a.event(ctx, alloc, v1alpha1.EventRecordRepaired, "completed the record of %s (%s, handle %s): %s", addresses(alloc), a.Backend.Name(), alloc.Handle, again.Verdict.Detail)
+	return nil
 }

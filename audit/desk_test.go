@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -78,6 +79,10 @@ func sit(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *desk 
 			Quarantine: metav1.Duration{Duration: 15 * time.Minute}, Pace: config.Pace{Fraction: 0.1, Minimum: 50},
 		},
 		Client: c, Live: c, Recorder: recorder{d}, Metrics: metrics, Identity: "oakum-0",
+		Held: []schema.GroupVersionKind{
+			corev1.SchemeGroupVersion.WithKind("PodList"), corev1.SchemeGroupVersion.WithKind("NodeList"),
+			v1alpha1.SchemeGroupVersion.WithKind("AddressPoolList"), v1alpha1.SchemeGroupVersion.WithKind("AddressBlockList"),
+		},
 		Log: funcr.New(func(_, line string) { d.lines = append(d.lines, line) }, funcr.Options{}),
 	}
 	return d
@@ -94,7 +99,7 @@ func (d *desk) restart() {
 	fresh := *d.Auditor
 	d.Auditor = &audit.Auditor{
 		Backend: fresh.Backend, Witness: fresh.Witness, Clock: fresh.Clock, Mode: fresh.Mode, Settings: fresh.Settings,
-		Client: fresh.Client, Live: fresh.Live, Recorder: fresh.Recorder, Metrics: fresh.Metrics, Identity: fresh.Identity, Log: fresh.Log,
+		Client: fresh.Client, Live: fresh.Live, Recorder: fresh.Recorder, Metrics: fresh.Metrics, Identity: fresh.Identity, Log: fresh.Log, Held: fresh.Held,
 	}
 }
 

@@ -35,7 +35,7 @@ const (
 
 func stateOf(v ipam.Verdict) state {
 	switch {
-	case v.Disposition != ipam.Keep:
+	case v.Disposition.Leaked():
 		return orphaned
 	case v.Unproven():
 		return unproven
@@ -140,7 +140,7 @@ type suspect struct {
 func (a *Auditor) suspects(r result) []suspect {
 	var found []suspect
 	for _, j := range r.judged {
-		if j.Verdict.Disposition == ipam.Keep {
+		if !j.Verdict.Disposition.Leaked() {
 			continue
 		}
 		id := j.Allocation.ID()
@@ -178,7 +178,7 @@ func (a *Auditor) left(s ipam.Sighting, now ipam.Moment) time.Duration {
 		wait = a.Settings.GracePeriod.Duration
 	case ipam.Quarantine:
 		wait = a.Settings.Quarantine.Duration
-	case ipam.Keep, ipam.Free:
+	case ipam.Keep, ipam.Free, ipam.Repair:
 	}
 	return max(0, wait-(now.Steady-s.Since.Steady))
 }
@@ -201,7 +201,7 @@ func (a *Auditor) clearedCondition(ctx context.Context) (metav1.Condition, error
 	left := 0
 	if !a.cleared {
 		var err error
-		if left, err = finalizersLeft(ctx, a.Live); err != nil {
+		if left, err = finalizersLeft(ctx, a.Live, a.Held); err != nil {
 			return c, err
 		}
 		a.cleared = left == 0
@@ -215,14 +215,9 @@ func (a *Auditor) clearedCondition(ctx context.Context) (metav1.Condition, error
 }
 
 // finalizersLeft counts, live and page by page, the objects that carry a finalizer of ours.
-func finalizersLeft(ctx context.Context, live client.Reader) (int, error) {
+func finalizersLeft(ctx context.Context, live client.Reader, held []schema.GroupVersionKind) (int, error) {
 	left := 0
-	for _, kind := range []schema.GroupVersionKind{
-		corev1.SchemeGroupVersion.WithKind("PodList"),
-		corev1.SchemeGroupVersion.WithKind("NodeList"),
-		{Group: v1alpha1.Group, Version: v1alpha1.Version, Kind: "AddressPoolList"},
-		{Group: v1alpha1.Group, Version: v1alpha1.Version, Kind: "AddressBlockList"},
-	} {
+	for _, kind := range held {
 		var list metav1.PartialObjectMetadataList
 		list.SetGroupVersionKind(kind)
 		for next := true; next; next = list.Continue != "" {
@@ -241,11 +236,17 @@ func finalizersLeft(ctx context.Context, live client.Reader) (int, error) {
 
 // event writes an Event about the owner, if it is a pod that exists, or else about the object that holds the record.
 func (a *Auditor) event(ctx context.Context, alloc ipam.Allocation, reason v1alpha1.EventReason, note string, args ...any) {
-	kind := corev1.EventTypeNormal
-	if reason == v1alpha1.EventIPAddressGarbageCollectionFailed {
+	kind, action := corev1.EventTypeNormal, "Release"
+	switch reason {
+	case v1alpha1.EventIPAddressGarbageCollectionFailed:
 		kind = corev1.EventTypeWarning
+	case v1alpha1.EventRecordRepairFailed:
+		kind, action = corev1.EventTypeWarning, "Repair"
+	case v1alpha1.EventRecordRepaired:
+		action = "Repair"
+	default:
 	}
-	a.Recorder.Eventf(a.about(ctx, alloc), nil, kind, string(reason), "Release", "%s", truncated(fmt.Sprintf(note, args...), 1024))
+	a.Recorder.Eventf(a.about(ctx, alloc), nil, kind, string(reason), action, "%s", truncated(fmt.Sprintf(note, args...), 1024))
 }
 
 func (a *Auditor) about(ctx context.Context, alloc ipam.Allocation) *corev1.ObjectReference {

@@ -39,6 +39,25 @@ type Backend interface {
 	Record(ctx context.Context, p ipam.Place) (Object, error)
 }
 
+// Repairer is a backend whose records can lose a part of a hand-out that is in use, and can be completed.
+type Repairer interface {
+	// Repair records what Allocation.Gap says is missing. It is a compare-and-swap: ErrStale if somebody else is
+	// recorded there by now, or what is recorded is no longer what the caller saw. Repairing what is whole is no error.
+	Repair(ctx context.Context, a ipam.Allocation) error
+}
+
+// Restarter is a backend whose hand-outs are given back by programs that do so when they start.
+type Restarter interface {
+	// Restart restarts the program that has a hand-out. It may refuse, and say why: a program is not restarted often.
+	Restart(ctx context.Context, a ipam.Allocation) error
+}
+
+// Pools is a backend whose hand-outs are from pools.
+type Pools interface {
+	// Pools lists the pools, from a cache that may lag.
+	Pools(ctx context.Context) ([]ipam.Pool, error)
+}
+
 // Object names an object of the API.
 type Object struct {
 	APIVersion, Kind, Namespace, Name, UID string
@@ -53,8 +72,7 @@ type Query struct {
 
 // Blocks is a backend that carves pools into blocks.
 type Blocks interface {
-	// Pools lists the pools, from a cache that may lag.
-	Pools(ctx context.Context) ([]ipam.Pool, error)
+	Pools
 	// Pool returns a pool from the cache, or live if the cache does not have it. The answer is ErrNotFound if there
 	// is none.
 	Pool(ctx context.Context, name string) (ipam.Pool, error)

@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/oakum-dev/oakum/backends/native"
+	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -39,7 +41,7 @@ type Report struct {
 
 // PoolReport counts the addresses of a pool. A pair counts once.
 type PoolReport struct {
-	// Backend is whose pool it is: native.
+	// Backend is whose pool it is: native or whereabouts.
 	Backend string `json:"backend"`
 	// Name of the pool.
 	Name string `json:"name"`
@@ -61,7 +63,7 @@ type PoolReport struct {
 
 // AllocationReport is one hand-out with what the law says about it.
 type AllocationReport struct {
-	// Backend is whose record it is: native.
+	// Backend is whose record it is: native or whereabouts.
 	Backend string `json:"backend"`
 	// Addresses of the hand-out, all of which go together: both of a pair, and those in other blocks.
 	Addresses []string `json:"addresses"`
@@ -85,7 +87,7 @@ type AllocationReport struct {
 }
 
 func newCheck(c *connection) *cobra.Command {
-	var backend, output string
+	var output string
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Find addresses that have leaked",
@@ -96,8 +98,10 @@ Exit code 0: no leak. 1: leaks were found. 2: something could not be read, so th
   oakum check -o json | jq '.leaks[].addresses[]'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := oneOf("--backend", backend, "native"); err != nil {
-				return err
+			if c.scope.backend != "" {
+				if err := oneOf("--backend", c.scope.backend, known()...); err != nil {
+					return err
+				}
 			}
 			if err := oneOf("--output", output, "table", "wide", "json", "yaml"); err != nil {
 				return err
@@ -119,12 +123,15 @@ Exit code 0: no leak. 1: leaks were found. 2: something could not be read, so th
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&backend, "backend", "native", "whose records to look at: native")
+	cmd.Flags().StringVar(&c.scope.backend, "backend", "", "whose records to look at: "+strings.Join(known(), ", ")+"; all that are there otherwise")
 	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, wide, json or yaml")
-	complete(cmd, "backend", "native")
+	complete(cmd, "backend", known()...)
 	complete(cmd, "output", "table", "wide", "json", "yaml")
 	return cmd
 }
+
+// known are the backends' names.
+func known() []string { return []string{native.Name, whereabouts.Name} }
 
 // gather connects and looks. Progress goes to stderr, if somebody watches it.
 func (c *connection) gather(cmd *cobra.Command) (finding, error) {
@@ -132,7 +139,7 @@ func (c *connection) gather(cmd *cobra.Command) (finding, error) {
 	if err != nil {
 		return finding{}, err
 	}
-	return gather(cmd.Context(), client, progress(cmd.ErrOrStderr()))
+	return gather(cmd.Context(), client, c.scope, progress(cmd.ErrOrStderr()))
 }
 
 // untold marks an error because of which nothing could be told. That a user ended the command is one too.
@@ -167,24 +174,24 @@ func (f finding) report() Report {
 	}
 	at := map[string]int{}
 	for _, p := range f.pools {
-		at[p.Name] = len(r.Pools)
-		r.Pools = append(r.Pools, PoolReport{Backend: f.backend.Name(), Name: p.Name, Network: p.Network, Capacity: p.Capacity()})
+		at[p.backend+"/"+p.Name] = len(r.Pools)
+		r.Pools = append(r.Pools, PoolReport{Backend: p.backend, Name: p.Name, Network: p.Network, Capacity: p.Capacity()})
 	}
 	for _, b := range f.blocks {
-		if i, ok := at[b.Pool]; ok {
+		if i, ok := at[native.Name+"/"+b.Pool]; ok {
 			r.Pools[i].Blocks++
 		}
 	}
 	for _, j := range f.judged {
 		for _, place := range j.Allocation.Places {
-			i, ok := at[place.Pool]
+			i, ok := at[j.Allocation.Backend+"/"+place.Pool]
 			if !ok {
 				continue
 			}
 			p := &r.Pools[i]
 			p.Allocated++
 			switch {
-			case j.Verdict.Disposition != ipam.Keep:
+			case j.Verdict.Disposition.Leaked():
 				p.Leaked++
 			case j.Verdict.Unproven():
 				p.Unproven++
@@ -229,9 +236,9 @@ func (r Report) print(w io.Writer, output string) error {
 		return err
 	}
 	wide := output == "wide"
-	pools := table{{"POOL", "NETWORK", "BLOCKS", "CAPACITY", "ALLOCATED", "IN USE", "UNPROVEN", "LEAKED"}}
+	pools := table{{"BACKEND", "POOL", "NETWORK", "BLOCKS", "CAPACITY", "ALLOCATED", "IN USE", "UNPROVEN", "LEAKED"}}
 	for _, p := range r.Pools {
-		pools = append(pools, []any{p.Name, p.Network, p.Blocks, p.Capacity, p.Allocated, p.InUse, p.Unproven, p.Leaked})
+		pools = append(pools, []any{p.Backend, p.Name, p.Network, p.Blocks, p.Capacity, p.Allocated, p.InUse, p.Unproven, p.Leaked})
 	}
 	if err := pools.print(w, "No pools."); err != nil {
 		return err

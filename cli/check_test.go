@@ -38,9 +38,9 @@ No leaks.
 			objects: town(),
 			output:  "table",
 			want: `
-POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
-default   blue      3        16         5           2        1          2
-spare     spare     0        8          0           0        0          0
+BACKEND   POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
+native    default   blue      3        16         5           2        1          2
+native    spare     spare     0        8          0           0        0          0
 
 ADDRESS            OWNER                             NODE   REASON      WHY
 10.0.0.1,fd00::1   Pod default/gone (uid uid-gone)   n1     OwnerGone   Pod default/gone (uid uid-gone) does not exist
@@ -51,9 +51,9 @@ ADDRESS            OWNER                             NODE   REASON      WHY
 			objects: town(),
 			output:  "wide",
 			want: `
-POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
-default   blue      3        16         5           2        1          2
-spare     spare     0        8          0           0        0          0
+BACKEND   POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
+native    default   blue      3        16         5           2        1          2
+native    spare     spare     0        8          0           0        0          0
 
 ADDRESS            OWNER                             NODE   REASON      WHY                                                          VERDICT      EVIDENCE   BLOCKS      HANDLE
 10.0.0.1,fd00::1   Pod default/gone (uid uid-gone)   n1     OwnerGone   Pod default/gone (uid uid-gone) does not exist               Orphan       E10        default-0   gone-eth0
@@ -69,9 +69,9 @@ ADDRESS            OWNER                             NODE   REASON      WHY     
 			},
 			output: "table",
 			want: `
-POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
-default   default   1        16         1           0        1          0
-twin      default   0        8          0           0        0          0
+BACKEND   POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
+native    default   default   1        16         1           0        1          0
+native    twin      default   0        8          0           0        0          0
 
 No leaks.
 
@@ -87,9 +87,9 @@ AddressBlock "lost-7"      block-malformed      spec.pool                       
 			forbid:  []client.ObjectList{&corev1.NodeList{}},
 			output:  "table",
 			want: `
-POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
-default   blue      3        16         5           2        3          0
-spare     spare     0        8          0           0        0          0
+BACKEND   POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
+native    default   blue      3        16         5           2        3          0
+native    spare     spare     0        8          0           0        0          0
 
 No leaks in what could be read.
 
@@ -268,8 +268,8 @@ func TestCheckExits(t *testing.T) {
 		"with 1 if something has": {
 			client: serve(t, interceptor.Funcs{}, leaky()...),
 			want: answer{Code: 1, Stderr: "oakum: leaks were found\n", Stdout: strings.TrimPrefix(`
-POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
-default   default   1        4          1           0        0          1
+BACKEND   POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
+native    default   default   1        4          1           0        0          1
 
 ADDRESS    OWNER                             NODE   REASON      WHY
 10.0.0.1   Pod default/gone (uid uid-gone)   n1     OwnerGone   Pod default/gone (uid uid-gone) does not exist
@@ -294,7 +294,7 @@ ADDRESS    OWNER                             NODE   REASON      WHY
 		"with 1 for a backend that it does not know": {
 			client: serve(t, interceptor.Funcs{}),
 			args:   []string{"--backend", "dhcp"},
-			want:   answer{Code: 1, Stderr: "oakum: --backend \"dhcp\": must be one of native\n"},
+			want:   answer{Code: 1, Stderr: "oakum: --backend \"dhcp\": must be one of native, whereabouts\n"},
 		},
 	}
 	for name, tt := range tests {

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -20,6 +21,7 @@ import (
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/backends"
 	"github.com/oakum-dev/oakum/backends/native"
+	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/cluster"
 	"github.com/oakum-dev/oakum/ipam"
 )
@@ -27,6 +29,7 @@ import (
 // connection says which cluster a command is about.
 type connection struct {
 	kubeconfig, context string
+	scope               scope
 	// to returns a client without a cache.
 	to func() (client.Client, error)
 }
@@ -58,7 +61,7 @@ func newClient(config *rest.Config) (client.Client, error) {
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), whereabouts.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering the API types: %w", err)
 	}
 	return scheme, nil
@@ -67,10 +70,20 @@ func newScheme() (*runtime.Scheme, error) {
 // page is how many objects are asked for at a time.
 const page = 500
 
+// scope says whose records a command is about.
+type scope struct {
+	// backend is a backend's name; empty means every one whose kinds are installed.
+	backend string
+	// whereabouts is the namespace of Whereabouts' records.
+	whereabouts string
+}
+
 // finding is all that a look at the cluster tells.
 type finding struct {
-	backend *native.Backend
-	pools   []ipam.Pool
+	// found are the names of the backends whose kinds are installed, and records their records.
+	found   []string
+	records *backends.Several
+	pools   []pool
 	blocks  []ipam.Block
 	judged  []ipam.Judgement
 	// observed is what was seen of the owners, and world the same in the form in which the law asks it.
@@ -80,6 +93,12 @@ type finding struct {
 	problems []recordProblem
 	// missing says what could not be read. What depends on it cannot be told.
 	missing []string
+}
+
+// pool is a pool of one backend.
+type pool struct {
+	ipam.Pool
+	backend string
 }
 
 // recordProblem is a breach of a rule by a stored object.
@@ -95,36 +114,39 @@ type recordProblem struct {
 }
 
 // gather reads everything once: records first, then the owners. What may not be read is named, and the rest still works.
-func gather(ctx context.Context, c client.Client, progress io.Writer) (finding, error) {
-	f := finding{backend: native.New(c, c, c)}
-	note := func(what string, err error) error {
-		if apierrors.IsForbidden(err) || meta.IsNoMatchError(err) || errors.Is(err, cluster.ErrNotServed) || apierrors.IsNotFound(err) {
-			f.missing = append(f.missing, fmt.Sprintf("%s: %v", what, err))
-			return nil
+func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) (finding, error) {
+	f := finding{records: &backends.Several{}}
+	var recorded []ipam.Allocation
+	for _, source := range []struct {
+		name string
+		kind schema.GroupVersionKind
+		read func() ([]ipam.Allocation, error)
+	}{
+		{native.Name, v1alpha1.SchemeGroupVersion.WithKind("AddressPool"), func() ([]ipam.Allocation, error) { return f.readNative(ctx, c, progress) }},
+		{whereabouts.Name, whereabouts.GroupVersion.WithKind("IPPool"), func() ([]ipam.Allocation, error) { return f.readWhereabouts(ctx, c, of.whereabouts, progress) }},
+	} {
+		if of.backend != "" && of.backend != source.name {
+			continue
 		}
-		return err
-	}
-	objects, err := listPools(ctx, c)
-	if err != nil {
-		if err := note("pools", err); err != nil {
-			return f, fmt.Errorf("listing AddressPools: %w", err)
+		switch _, err := c.RESTMapper().RESTMapping(source.kind.GroupKind(), source.kind.Version); {
+		case meta.IsNoMatchError(err) && of.backend == "":
+			continue
+		case err != nil:
+			if err := f.miss(source.name, err); err != nil {
+				return f, fmt.Errorf("looking for %s: %w", source.kind.GroupKind(), err)
+			}
+			continue
 		}
-	}
-	if f.blocks, err = f.backend.LiveBlocks(ctx, backends.Query{}); err != nil {
-		if err := note("blocks", err); err != nil {
+		f.found = append(f.found, source.name)
+		some, err := source.read()
+		if err != nil {
 			return f, err
 		}
+		recorded = append(recorded, some...)
 	}
-	fmt.Fprintf(progress, "%d pools, %d blocks\n", len(objects), len(f.blocks))
-	for i := range objects {
-		pool, problems := objects[i].Law()
-		f.pools = append(f.pools, pool)
-		f.complain(fmt.Sprintf("AddressPool %q", pool.Name), problems)
+	if len(f.found) == 0 && len(f.missing) == 0 {
+		f.missing = append(f.missing, "records: the cluster has those of no backend")
 	}
-	for i, p := range f.pools {
-		f.complain(fmt.Sprintf("AddressPool %q", p.Name), p.CheckOverlap(f.pools[i+1:]))
-	}
-	recorded := f.allocations()
 	observed, missing, err := cluster.Observation(ctx, c, recorded, progress)
 	if err != nil {
 		return f, err
@@ -136,6 +158,75 @@ func gather(ctx context.Context, c client.Client, progress io.Writer) (finding, 
 		f.judged[i] = ipam.Judgement{Allocation: a, Verdict: ipam.Judge(a, f.world)}
 	}
 	return f, nil
+}
+
+// miss notes what may not be read, and passes on every other error.
+func (f *finding) miss(what string, err error) error {
+	if apierrors.IsForbidden(err) || meta.IsNoMatchError(err) || errors.Is(err, cluster.ErrNotServed) || apierrors.IsNotFound(err) {
+		f.missing = append(f.missing, fmt.Sprintf("%s: %v", what, err))
+		return nil
+	}
+	return err
+}
+
+// readNative reads AddressPools and AddressBlocks.
+func (f *finding) readNative(ctx context.Context, c client.Client, progress io.Writer) ([]ipam.Allocation, error) {
+	records := native.New(c, c, c)
+	f.records.Add(records)
+	objects, err := listPools(ctx, c)
+	if err != nil {
+		if err := f.miss("pools", err); err != nil {
+			return nil, fmt.Errorf("listing AddressPools: %w", err)
+		}
+	}
+	if f.blocks, err = records.LiveBlocks(ctx, backends.Query{}); err != nil {
+		if err := f.miss("blocks", err); err != nil {
+			return nil, err
+		}
+	}
+	fmt.Fprintf(progress, "%d pools, %d blocks\n", len(objects), len(f.blocks))
+	pools := make([]ipam.Pool, len(objects))
+	for i := range objects {
+		var problems []ipam.Problem
+		pools[i], problems = objects[i].Law()
+		f.complain(fmt.Sprintf("AddressPool %q", pools[i].Name), problems)
+		f.pools = append(f.pools, pool{pools[i], native.Name})
+	}
+	for i, p := range pools {
+		f.complain(fmt.Sprintf("AddressPool %q", p.Name), p.CheckOverlap(pools[i+1:]))
+	}
+	return f.allocations(), nil
+}
+
+// readWhereabouts reads IPPools and reservations.
+func (f *finding) readWhereabouts(ctx context.Context, c client.Client, namespace string, progress io.Writer) ([]ipam.Allocation, error) {
+	records := whereabouts.New(c, c, c, namespace, whereabouts.Optional{NodeSlicePools: true, NetworkAttachmentDefinitions: true})
+	f.records.Add(records)
+	recorded, err := records.Allocations(ctx)
+	if err != nil {
+		return nil, f.miss("IPPools and reservations", err)
+	}
+	pools, err := records.Pools(ctx)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(progress, "%d IPPools\n", len(pools))
+	for i, p := range pools {
+		f.pools = append(f.pools, pool{p, whereabouts.Name})
+		problems := p.CheckOverlap(pools[i+1:])
+		for j := range problems {
+			problems[j].Field = "spec.range"
+		}
+		f.complain(fmt.Sprintf("IPPool %q", p.Name), problems)
+	}
+	problems, err := records.Problems(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range problems {
+		f.problems = append(f.problems, recordProblem{fmt.Sprintf("%s %q", p.Record.Kind, p.Record.Name), p.Rule, p.Field, p.Message})
+	}
+	return recorded, nil
 }
 
 // listPools reads the pools page by page.
@@ -163,7 +254,7 @@ func (f *finding) complain(object string, problems []ipam.Problem) {
 func (f *finding) allocations() []ipam.Allocation {
 	pools := map[string]ipam.Pool{}
 	for _, p := range f.pools {
-		pools[p.Name] = p
+		pools[p.Name] = p.Pool
 	}
 	for _, b := range f.blocks {
 		object := fmt.Sprintf("AddressBlock %q", b.Name)
@@ -182,7 +273,7 @@ func (f *finding) allocations() []ipam.Allocation {
 
 // leaks are the hand-outs whose owner is gone, or proven to have ended, in the order in which they are stored.
 func (f *finding) leaks() []ipam.Judgement {
-	return slices.DeleteFunc(slices.Clone(f.judged), func(j ipam.Judgement) bool { return j.Verdict.Disposition == ipam.Keep })
+	return slices.DeleteFunc(slices.Clone(f.judged), func(j ipam.Judgement) bool { return !j.Verdict.Disposition.Leaked() })
 }
 
 // untold says what could not be read.

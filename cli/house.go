@@ -17,16 +17,20 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/audit"
+	"github.com/oakum-dev/oakum/backends"
 	"github.com/oakum-dev/oakum/backends/native"
+	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/cluster"
 	"github.com/oakum-dev/oakum/finalizers"
 	"github.com/oakum-dev/oakum/webhooks"
@@ -43,6 +47,10 @@ import (
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=leakreports,verbs=get;create
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresspools/status;addressblocks/status;leakreports/status,verbs=patch
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresses,verbs=release;release-unattended
+// +kubebuilder:rbac:groups=whereabouts.cni.cncf.io,resources=ippools,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=whereabouts.cni.cncf.io,resources=overlappingrangeipreservations,verbs=get;list;watch;delete
+// +kubebuilder:rbac:groups=whereabouts.cni.cncf.io,resources=nodeslicepools,verbs=get;list;watch
+// +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=oakum-system,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -166,93 +174,154 @@ func (h *house) awaitKinds(ctx context.Context) error {
 	})
 }
 
+// parts are what the backends share.
+type parts struct {
+	witness  *cluster.Witness
+	recorder events.EventRecorder
+	// records are those of which pods wait for the release: of backends that are enforced and hold pods.
+	records   *backends.Several
+	voice     finalizers.Voice
+	pods      finalizers.Pods
+	admission *prometheus.CounterVec
+	audits    audit.Metrics
+	identity  string
+}
+
 // wire makes the parts and connects them.
 func (h *house) wire(ctx context.Context) error {
 	if err := native.Index(ctx, h.mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	client, live := h.mgr.GetClient(), h.mgr.GetAPIReader()
-	witness, err := cluster.NewWitness(ctx, h.mgr.GetCache(), live, h.clock, h.settings.Finalizers.NodeDeletionMeansFenced)
+	p, err := h.prepare(ctx)
 	if err != nil {
 		return err
 	}
 	records := native.New(client, live, client)
-	total, err := webhooks.NewAdmissionTotal(metrics.Registry)
-	if err != nil {
-		return fmt.Errorf("registering the admission metric: %w", err)
-	}
-	effects := webhooks.NewEffects(records.Name(), h.settings.Backends.Native, total, h.mgr.GetEventRecorder("oakum"))
+	effects := webhooks.NewEffects(records.Name(), h.settings.Backends.Native, p.admission, p.recorder)
 	webhooks.Register(h.mgr.GetWebhookServer(), h.mgr.GetScheme(),
-		webhooks.AddressPool{Records: records, Witness: witness, Live: live, Effects: effects},
+		webhooks.AddressPool{Records: records, Witness: p.witness, Live: live, Effects: effects},
 		webhooks.AddressBlock{
-			Records: records, Witness: witness, Effects: effects, Clock: h.clock,
-			Owners: webhooks.Owners{Witness: witness, Client: client, ExcludedNamespaces: h.settings.Finalizers.Pods.ExcludedNamespaces},
+			Records: records, Witness: p.witness, Effects: effects, Clock: h.clock,
+			Owners: webhooks.Owners{Witness: p.witness, Client: client, ExcludedNamespaces: h.excluded()},
 			Claims: webhooks.Claims{Client: client, Live: live, Namespace: h.settings.Namespace, Clock: h.clock},
-		})
+		},
+		webhooks.Pod{All: holdsAll(h.settings.Backends), Named: holds(h.settings.Backends.Whereabouts.Backend), ExcludedNamespaces: h.excluded()})
+	if err := h.bolt(records, &p); err != nil {
+		return err
+	}
+	if err := h.watch(records, h.settings.Backends.Native, p); err != nil {
+		return err
+	}
+	return h.admit(ctx, p, h.whereabouts())
+}
+
+// prepare makes the parts, but for the controller of pods.
+func (h *house) prepare(ctx context.Context) (p parts, err error) {
+	p = parts{recorder: h.mgr.GetEventRecorder("oakum"), records: &backends.Several{}}
+	p.witness, err = cluster.NewWitness(ctx, h.mgr.GetCache(), h.mgr.GetAPIReader(), h.clock, cluster.Settings{
+		NodeDeletionMeansFenced: h.settings.Finalizers.NodeDeletionMeansFenced, Quarantine: h.settings.Audit.Quarantine.Duration,
+	})
+	if err != nil {
+		return p, err
+	}
+	if p.identity, err = os.Hostname(); err != nil {
+		return p, fmt.Errorf("finding out the host's name: %w", err)
+	}
 	releases := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "oakum_releases_total", Help: "Hand-outs that Oakum gave back, by backend and reason.",
 	}, []string{"backend", "reason"})
 	releaseErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "oakum_release_errors_total", Help: "Attempts to give a hand-out back that failed, by backend.",
 	}, []string{"backend"})
-	if err := errors.Join(metrics.Registry.Register(releases), metrics.Registry.Register(releaseErrors)); err != nil {
-		return fmt.Errorf("registering the metrics of releases: %w", err)
+	registry := metrics.Registry
+	failures := []error{registry.Register(releases), registry.Register(releaseErrors)}
+	p.admission, err = webhooks.NewAdmissionTotal(registry)
+	failures = append(failures, err)
+	p.audits, err = audit.NewMetrics(registry, releases, releaseErrors)
+	failures = append(failures, err)
+	p.voice, err = finalizers.NewVoice(h.log.WithName("finalizers"), p.recorder, h.clock, registry, releases, releaseErrors)
+	if err := errors.Join(append(failures, err)...); err != nil {
+		return p, fmt.Errorf("registering the metrics: %w", err)
 	}
-	if err := h.bolt(records, witness, releases, releaseErrors); err != nil {
-		return err
-	}
-	return h.watch(records, witness, releases, releaseErrors)
+	return p, nil
 }
 
-// watch sets up the audit.
-func (h *house) watch(records *native.Backend, witness *cluster.Witness, releases, releaseErrors *prometheus.CounterVec) error {
-	if h.settings.Backends.Native.Mode == config.ModeOff {
+// watch sets up the audit of one backend.
+func (h *house) watch(records backends.Backend, settings config.Backend, p parts) error {
+	if settings.Mode == config.ModeOff {
 		return nil
 	}
-	counts, err := audit.NewMetrics(metrics.Registry, releases, releaseErrors)
-	if err != nil {
-		return fmt.Errorf("registering the audit's metrics: %w", err)
-	}
-	gone, err := witness.Gone()
+	gone, err := p.witness.Gone()
 	if err != nil {
 		return err
 	}
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("finding out the host's name: %w", err)
-	}
 	return h.mgr.Add(&audit.Auditor{
-		Backend: records, Witness: witness, Clock: h.clock, Mode: h.settings.Backends.Native.Mode, Settings: h.settings.Audit,
+		Backend: records, Witness: p.witness, Clock: h.clock, Mode: settings.Mode, Settings: h.settings.Audit,
 		Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Log: h.log.WithName("audit").WithValues("backend", records.Name()),
-		Recorder: h.mgr.GetEventRecorder("oakum"), Metrics: counts, Identity: host, Gone: gone,
+		Recorder: p.recorder, Metrics: p.audits, Identity: p.identity, Gone: gone, Held: h.heldFor(records.Name()),
 	})
 }
 
-// bolt sets up the reconcilers.
-func (h *house) bolt(records *native.Backend, witness *cluster.Witness, releases, releaseErrors *prometheus.CounterVec) error {
-	settings, client := h.settings, h.mgr.GetClient()
-	voice, err := finalizers.NewVoice(records.Name(), h.log.WithName("finalizers").WithValues("backend", records.Name()),
-		h.mgr.GetEventRecorder("oakum"), h.clock, metrics.Registry, releases, releaseErrors)
-	if err != nil {
-		return fmt.Errorf("registering the finalizers' metrics: %w", err)
+// heldFor returns the kinds of which no object carries a finalizer of ours any more when the backend is not enforced.
+func (h *house) heldFor(backend string) []schema.GroupVersionKind {
+	var kinds []schema.GroupVersionKind
+	if !h.holdsPods() {
+		kinds = append(kinds, corev1.SchemeGroupVersion.WithKind("PodList"))
 	}
+	switch backend {
+	case native.Name:
+		kinds = append(kinds,
+			corev1.SchemeGroupVersion.WithKind("NodeList"),
+			v1alpha1.SchemeGroupVersion.WithKind("AddressPoolList"), v1alpha1.SchemeGroupVersion.WithKind("AddressBlockList"))
+	case whereabouts.Name:
+		kinds = append(kinds, whereabouts.GroupVersion.WithKind("IPPoolList"))
+	}
+	return kinds
+}
+
+// holds tells whether pods are held on behalf of a backend.
+func holds(b config.Backend) bool { return b.Mode == config.ModeEnforce && b.PodFinalizers }
+
+// holdsPods tells whether pods are held on behalf of any.
+func (h *house) holdsPods() bool {
+	return holds(h.settings.Backends.Native) || holds(h.settings.Backends.Whereabouts.Backend)
+}
+
+// holdsAll tells whether every pod with a network of its own is held on behalf of one of the backends.
+func holdsAll(b config.Backends) bool {
+	return holds(b.Whereabouts.Backend) && b.Whereabouts.DefaultNetwork
+}
+
+// excluded are the namespaces whose pods are never held. Our own pods would wait for themselves.
+func (h *house) excluded() []string {
+	return append(slices.Clone(h.settings.Finalizers.Pods.ExcludedNamespaces), h.settings.Namespace)
+}
+
+// bolt sets up the reconcilers.
+func (h *house) bolt(records *native.Backend, p *parts) (err error) {
+	settings, client := h.settings, h.mgr.GetClient()
 	enforced := settings.Backends.Native.Mode == config.ModeEnforce
+	if holds(settings.Backends.Native) {
+		p.records.Add(records)
+	}
 	pods, nodes := settings.Finalizers.Pods, settings.Finalizers.Nodes
-	return finalizers.Setup(h.mgr, witness, finalizers.Reconcilers{
+	p.pods, err = finalizers.Setup(h.mgr, p.witness, finalizers.Reconcilers{
 		Pod: &finalizers.Pod{
-			Records: records, Witness: witness, Client: client, Clock: h.clock, Voice: voice,
-			Wanted: enforced && settings.Backends.Native.PodFinalizers, ExcludedNamespaces: pods.ExcludedNamespaces,
+			Records: p.records, Witness: p.witness, Client: client, Clock: h.clock, Voice: p.voice,
+			Wanted: h.holdsPods(), ExcludedNamespaces: h.excluded(),
 			Deadline: pods.Deadline.Duration, Backfill: rate.NewLimiter(rate.Limit(pods.BackfillPerSecond), 1),
 		},
 		Node: &finalizers.Node{
-			Blocks: records, Witness: witness, Client: client, Clock: h.clock, Voice: voice,
+			Blocks: records, Witness: p.witness, Client: client, Clock: h.clock, Voice: p.voice,
 			Wanted: enforced && slices.Contains(nodes.Backends, records.Name()), Deadline: nodes.Deadline.Duration,
 		},
-		Pool: &finalizers.AddressPool{Blocks: records, Client: client, Clock: h.clock, Voice: voice, Wanted: enforced},
+		Pool: &finalizers.AddressPool{Blocks: records, Client: client, Clock: h.clock, Voice: p.voice, Wanted: enforced},
 		Block: &finalizers.AddressBlock{
-			Blocks: records, Witness: witness, Client: client, Clock: h.clock, Voice: voice,
+			Blocks: records, Witness: p.witness, Client: client, Clock: h.clock, Voice: p.voice,
 			Wanted: enforced, Grace: settings.Audit.GracePeriod.Duration,
 		},
 		Claim: &finalizers.Claim{Blocks: records, Client: client, Clock: h.clock, Namespace: settings.Namespace},
 	})
+	return err
 }

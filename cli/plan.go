@@ -115,7 +115,7 @@ could not be read, and nothing was given back.`,
 			if err != nil {
 				return untold(err)
 			}
-			return plan.carryOut(cmd.Context(), client, dryRun, cmd.OutOrStdout(), progress(cmd.ErrOrStderr()))
+			return plan.carryOut(cmd.Context(), client, c.scope, dryRun, cmd.OutOrStdout(), progress(cmd.ErrOrStderr()))
 		},
 	}
 	cmd.Flags().StringVar(&file, "from-plan", "", "the plan's `file`, - for standard input")
@@ -151,8 +151,8 @@ func readPlan(file string, source io.Reader) (Plan, error) {
 var errSkipped = errors.New("not everything in the plan was given back")
 
 // carryOut looks at everything a second time, then at each hand-out once more right before it goes.
-func (p Plan) carryOut(ctx context.Context, c client.Client, dryRun bool, out, progress io.Writer) error {
-	f, err := gather(ctx, c, progress)
+func (p Plan) carryOut(ctx context.Context, c client.Client, of scope, dryRun bool, out, progress io.Writer) error {
+	f, err := gather(ctx, c, of, progress)
 	if err != nil {
 		return untold(err)
 	}
@@ -200,7 +200,7 @@ func (f finding) confirm(planned PlannedRelease) (ipam.Judgement, string) {
 			why = fmt.Sprintf("it belongs to %s now", now.Owner)
 		case !slices.Equal(now.Addresses, planned.Addresses), !slices.Equal(now.Blocks, planned.Blocks):
 			why = fmt.Sprintf("it has other addresses now: %s", strings.Join(now.Addresses, ","))
-		case j.Verdict.Disposition == ipam.Keep:
+		case !j.Verdict.Disposition.Leaked():
 			return j, j.Verdict.Detail
 		default:
 			return j, ""
@@ -216,11 +216,11 @@ func (f finding) release(ctx context.Context, c client.Client, a ipam.Allocation
 		return now, err.Error()
 	}
 	now = ipam.Judgement{Allocation: a, Verdict: ipam.Judge(a, world)}
-	if now.Verdict.Disposition == ipam.Keep {
+	if !now.Verdict.Disposition.Leaked() {
 		return now, now.Verdict.Detail
 	}
 	if !dryRun {
-		err = f.backend.Release(ctx, a)
+		err = f.records.Release(ctx, a)
 	}
 	switch {
 	case errors.Is(err, backends.ErrStale):

@@ -278,7 +278,7 @@ func TestPlanFilesAreReadStrictly(t *testing.T) {
 			var out, stderr bytes.Buffer
 			plan, err := readPlan("-", strings.NewReader(tt.text))
 			if err == nil {
-				err = plan.carryOut(t.Context(), serve(t, interceptor.Funcs{}), false, &out, io.Discard)
+				err = plan.carryOut(t.Context(), serve(t, interceptor.Funcs{}), scope{}, false, &out, io.Discard)
 			}
 			want := answer{Stderr: tt.stderr, Stdout: "The plan is empty.\n"}
 			if tt.stderr != "" {

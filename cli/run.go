@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Run executes one command line, of which the first argument is the program, and returns the exit code: 0; 1 if it
@@ -76,6 +77,11 @@ func newRoot(name, version string) *cobra.Command {
 		cmd.Flags().StringVar(&c.kubeconfig, "kubeconfig", "", "the kubeconfig `file`; KUBECONFIG and ~/.kube/config otherwise")
 		cmd.Flags().StringVar(&c.context, "context", "", "the kubeconfig's context; the current one otherwise")
 		root.AddCommand(cmd)
+	}
+	for _, cmd := range root.Commands() {
+		if cmd.Name() != "uninstall" {
+			cmd.Flags().StringVar(&c.scope.whereabouts, "whereabouts-namespace", metav1.NamespaceSystem, "the `namespace` of Whereabouts' records")
+		}
 	}
 	root.AddCommand(newManager(version), newVersion(version))
 	for _, cmd := range root.Commands() {

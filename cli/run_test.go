@@ -32,19 +32,19 @@ contexts: [{name: here, context: {cluster: nowhere}}]}`)
 	}{
 		"check with 2 if nobody answers": {
 			[]string{"check", "--kubeconfig", nowhere},
-			answer{2, "", "oakum: not everything could be read: listing AddressPools: " + refused},
+			answer{2, "", "oakum: not everything could be read: looking for AddressPool.ipam.oakum.dev: " + refused},
 		},
 		"explain with 2 if nobody answers": {
 			[]string{"explain", "10.0.0.1", "--kubeconfig", nowhere},
-			answer{2, "", "oakum: not everything could be read: listing AddressPools: " + refused},
+			answer{2, "", "oakum: not everything could be read: looking for AddressPool.ipam.oakum.dev: " + refused},
 		},
 		"plan with 2 if nobody answers": {
 			[]string{"plan", "--kubeconfig", nowhere},
-			answer{2, "", "oakum: not everything could be read: listing AddressPools: " + refused},
+			answer{2, "", "oakum: not everything could be read: looking for AddressPool.ipam.oakum.dev: " + refused},
 		},
 		"release with 2 if nobody answers": {
 			[]string{"release", "--from-plan", plan, "--kubeconfig", nowhere},
-			answer{2, "", "oakum: not everything could be read: listing AddressPools: " + refused},
+			answer{2, "", "oakum: not everything could be read: looking for AddressPool.ipam.oakum.dev: " + refused},
 		},
 		"uninstall with 1 if nobody answers": {
 			[]string{"uninstall", "--kubeconfig", nowhere},
@@ -122,11 +122,12 @@ Examples:
   ` + name + ` check -o json | jq '.leaks[].addresses[]'
 
 Flags:
-      --backend string    whose records to look at: native (default "native")
-      --context string    the kubeconfig's context; the current one otherwise
-  -h, --help              help for check
-      --kubeconfig file   the kubeconfig file; KUBECONFIG and ~/.kube/config otherwise
-  -o, --output string     table, wide, json or yaml (default "table")
+      --backend string                    whose records to look at: native, whereabouts; all that are there otherwise
+      --context string                    the kubeconfig's context; the current one otherwise
+  -h, --help                              help for check
+      --kubeconfig file                   the kubeconfig file; KUBECONFIG and ~/.kube/config otherwise
+  -o, --output string                     table, wide, json or yaml (default "table")
+      --whereabouts-namespace namespace   the namespace of Whereabouts' records (default "kube-system")
 `}
 		if diff := cmp.Diff(want, run(program, "check", "--help")); diff != "" {
 			t.Errorf("help of %s (-want +got):\n%s", program, diff)
@@ -145,7 +146,7 @@ func TestShellsComplete(t *testing.T) {
 		},
 		"the outputs of check":            {[]string{"check", "-o", ""}, []string{"table", "wide", "json", "yaml"}},
 		"the output of plan":              {[]string{"plan", "--output", ""}, []string{"json"}},
-		"the backends":                    {[]string{"check", "--backend", ""}, []string{"native"}},
+		"the backends":                    {[]string{"check", "--backend", ""}, []string{"native", "whereabouts"}},
 		"nothing where an address is due": {[]string{"explain", ""}, nil},
 	}
 	for name, tt := range tests {

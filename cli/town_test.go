@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,13 +63,22 @@ func serve(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *ser
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &server{fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()}
+	return &server{fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(served()).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()}
+}
+
+// served are the kinds of a cluster without any other program's records.
+func served() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"AddressPool", "AddressBlock", "LeakReport"} {
+		mapper.Add(v1alpha1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	return mapper
 }
 
 // look gathers what is in a cluster.
 func look(t *testing.T, c client.Client) finding {
 	t.Helper()
-	f, err := gather(t.Context(), c, io.Discard)
+	f, err := gather(t.Context(), c, scope{}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

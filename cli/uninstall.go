@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/backends/whereabouts"
 )
 
 func newUninstall(c *connection) *cobra.Command {
@@ -64,10 +65,15 @@ type uninstaller struct {
 func guards() []client.Object {
 	objects := []client.Object{
 		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
+		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-pods"}},
+		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
+		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
 	}
-	for _, name := range []string{"finalizers", "confinement", "block-in-use", "node-writer"} {
-		name += "." + v1alpha1.Group
+	for _, name := range []string{
+		"finalizers." + v1alpha1.Group, "confinement." + v1alpha1.Group, "block-in-use." + v1alpha1.Group, "node-writer." + v1alpha1.Group,
+		"allocation-unowned.whereabouts.oakum.dev",
+	} {
 		objects = append(objects,
 			&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}},
 			&admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}},
@@ -147,6 +153,7 @@ func (u uninstaller) each(ctx context.Context, do func(*metav1.PartialObjectMeta
 		corev1.SchemeGroupVersion.WithKind("NodeList"),
 		v1alpha1.SchemeGroupVersion.WithKind("AddressBlockList"),
 		v1alpha1.SchemeGroupVersion.WithKind("AddressPoolList"),
+		whereabouts.GroupVersion.WithKind("IPPoolList"),
 	} {
 		for next := ""; ; {
 			var list metav1.PartialObjectMetadataList

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,8 +21,10 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/yaml"
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/test/fixture"
 )
 
@@ -31,6 +36,7 @@ func installed() []client.Object {
 		held(fixture.Node("n1"), v1alpha1.AddressesFinalizer),
 		held(fixture.Pool("default", fixture.Subnet("10.0.0.0/30", "")), v1alpha1.PoolFinalizer),
 		held(block(0, "n1", "10.0.0.0/30", "", fixture.Entry(1, "web-eth0", ofPod("web", "n1"))), v1alpha1.BlockFinalizer),
+		held(&whereabouts.IPPool{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "range"}}, v1alpha1.PoolFinalizer),
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-of-somebody-else"}},
 	}
 	return append(objects, guards()...)
@@ -43,7 +49,10 @@ func held(o client.Object, finalizers ...string) client.Object {
 }
 
 const deletions = `deleted MutatingWebhookConfiguration oakum
+deleted MutatingWebhookConfiguration oakum-pods
+deleted MutatingWebhookConfiguration oakum-whereabouts
 deleted ValidatingWebhookConfiguration oakum
+deleted ValidatingWebhookConfiguration oakum-whereabouts
 deleted ValidatingAdmissionPolicyBinding finalizers.ipam.oakum.dev
 deleted ValidatingAdmissionPolicy finalizers.ipam.oakum.dev
 deleted ValidatingAdmissionPolicyBinding confinement.ipam.oakum.dev
@@ -52,12 +61,15 @@ deleted ValidatingAdmissionPolicyBinding block-in-use.ipam.oakum.dev
 deleted ValidatingAdmissionPolicy block-in-use.ipam.oakum.dev
 deleted ValidatingAdmissionPolicyBinding node-writer.ipam.oakum.dev
 deleted ValidatingAdmissionPolicy node-writer.ipam.oakum.dev
+deleted ValidatingAdmissionPolicyBinding allocation-unowned.whereabouts.oakum.dev
+deleted ValidatingAdmissionPolicy allocation-unowned.whereabouts.oakum.dev
 `
 
 func TestUninstall(t *testing.T) {
 	everything := append([]string{
 		"AddressBlock default-0 [ipam.oakum.dev/allocations] 1 allocations",
 		"AddressPool default [ipam.oakum.dev/blocks]",
+		"IPPool range [ipam.oakum.dev/blocks]",
 		"Node n1 [ipam.oakum.dev/addresses]",
 		"Pod other [example.org/after]",
 		"Pod web [example.org/before ipam.oakum.dev/addresses example.org/after]",
@@ -67,6 +79,7 @@ func TestUninstall(t *testing.T) {
 	freed := []string{
 		"AddressBlock default-0 [] 1 allocations",
 		"AddressPool default []",
+		"IPPool range []",
 		"Node n1 []",
 		"Pod other [example.org/after]",
 		"Pod web [example.org/before example.org/after]",
@@ -82,19 +95,19 @@ func TestUninstall(t *testing.T) {
 	}{
 		"guards and finalizers go, and records and what belongs to others stay": {
 			objects: installed(),
-			want:    answer{Stdout: deletions + "removed finalizers from 4 objects\nnone is left\n"},
+			want:    answer{Stdout: deletions + "removed finalizers from 5 objects\nnone is left\n"},
 			left:    freed,
 		},
 		"only finalizers go if only these are to": {
 			objects: installed(),
 			args:    []string{"--finalizers-only"},
-			want:    answer{Stdout: "removed finalizers from 4 objects\nnone is left\n"},
+			want:    answer{Stdout: "removed finalizers from 5 objects\nnone is left\n"},
 			left:    justFreed,
 		},
 		"a dry run says the same and changes nothing": {
 			objects: installed(),
 			args:    []string{"--dry-run"},
-			want:    answer{Stdout: wouldHave(deletions + "removed finalizers from 4 objects\n")},
+			want:    answer{Stdout: wouldHave(deletions + "removed finalizers from 5 objects\n")},
 			left:    everything,
 		},
 		"where nothing is installed nothing is done": {
@@ -119,6 +132,36 @@ func wouldHave(lines string) string {
 	return "would have " + strings.ReplaceAll(strings.TrimSuffix(lines, "\n"), "\n", "\nwould have ") + "\n"
 }
 
+// Whatever stands in the way of a write once the manager is gone must go with it.
+func TestUninstallKnowsEveryGuardThatIsInstalled(t *testing.T) {
+	files, err := filepath.Glob("../config/*/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no manifests: %v", err)
+	}
+	var want []string
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range bytes.Split(data, []byte("\n---\n")) {
+			var object metav1.PartialObjectMetadata
+			if err := yaml.Unmarshal(text, &object); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if strings.HasPrefix(object.APIVersion, admissionregistrationv1.GroupName+"/") {
+				want = append(want, fmt.Sprintf("%s %s []", object.Kind, object.Name))
+			}
+		}
+	}
+	got := guardNames()
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("guards (-want +got):\n%s", diff)
+	}
+}
+
 func guardNames() (names []string) {
 	for _, o := range guards() {
 		names = append(names, fmt.Sprintf("%s %s []", strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1."), o.GetName()))
@@ -130,7 +173,7 @@ func guardNames() (names []string) {
 func inventory(t *testing.T, c client.Client) (found []string) {
 	t.Helper()
 	for _, list := range []client.ObjectList{
-		&v1alpha1.AddressBlockList{}, &v1alpha1.AddressPoolList{}, &corev1.NodeList{}, &corev1.PodList{},
+		&v1alpha1.AddressBlockList{}, &v1alpha1.AddressPoolList{}, &corev1.NodeList{}, &corev1.PodList{}, &whereabouts.IPPoolList{},
 		&admissionregistrationv1.MutatingWebhookConfigurationList{}, &admissionregistrationv1.ValidatingWebhookConfigurationList{},
 		&admissionregistrationv1.ValidatingAdmissionPolicyList{}, &admissionregistrationv1.ValidatingAdmissionPolicyBindingList{},
 	} {
@@ -208,7 +251,7 @@ func TestUninstallGoesOn(t *testing.T) {
 			},
 			want: answer{
 				Code: 1, Stderr: left,
-				Stdout: "taking the finalizers off Node /n1: a webhook says no\nremoved finalizers from 3 objects\n",
+				Stdout: "taking the finalizers off Node /n1: a webhook says no\nremoved finalizers from 4 objects\n",
 			},
 		},
 		"when somebody else wrote in between, by trying again": {
@@ -218,7 +261,7 @@ func TestUninstallGoesOn(t *testing.T) {
 				}
 				return nil
 			},
-			want: answer{Stdout: "removed finalizers from 4 objects\nnone is left\n"},
+			want: answer{Stdout: "removed finalizers from 5 objects\nnone is left\n"},
 		},
 		"when an object goes meanwhile": {
 			patch: func(tries int, o client.Object) error {
@@ -227,7 +270,7 @@ func TestUninstallGoesOn(t *testing.T) {
 				}
 				return nil
 			},
-			want: answer{Code: 1, Stderr: left, Stdout: "removed finalizers from 4 objects\n"},
+			want: answer{Code: 1, Stderr: left, Stdout: "removed finalizers from 5 objects\n"},
 		},
 	}
 	for name, tt := range tests {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/netip"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,7 +56,8 @@ func Observation(ctx context.Context, live client.Reader, recorded []ipam.Alloca
 // LookAgain returns the world as far as it concerns one hand-out of an observation: the last look before it is released.
 // Its owner, whoever else names one of its addresses, and the nodes of all of them are read anew.
 func LookAgain(ctx context.Context, live client.Reader, before ipam.Observation, a ipam.Allocation) (ipam.World, error) {
-	w := &Witness{live: live, clock: SystemClock(), missing: map[string]time.Duration{}}
+	clock := SystemClock()
+	w := &Witness{live: live, clock: clock, register: newRegister(clock().Steady)}
 	o := ipam.Observation{PodsKnown: before.PodsKnown, NodesKnown: before.NodesKnown}
 	names := map[types.NamespacedName]bool{}
 	if a.Owner.Kind == ipam.OwnerPod {
@@ -93,6 +93,10 @@ func LookAgain(ctx context.Context, live client.Reader, before ipam.Observation,
 		if n != nil {
 			o.Nodes = append(o.Nodes, n.Evidence())
 		}
+	}
+	if a.Owner.Kind == ipam.OwnerPod && a.Owner.Node == "" {
+		// It may have been on any node, and those were read a moment ago.
+		o.Nodes = append(o.Nodes, slices.DeleteFunc(slices.Clone(before.Nodes), func(n ipam.Node) bool { return nodes[n.Name] })...)
 	}
 	var err error
 	if o.Others, err = w.others(ctx, []ipam.Allocation{a}); err != nil {

@@ -54,7 +54,7 @@ func perform(t *testing.T, play func(t *testing.T, s *scene)) {
 				check(t, informers.nodes.SetTransform(settings.Transform))
 			}
 		}
-		w, err := NewWitness(t.Context(), informers, s.api, func() ipam.Moment { return s.now }, true)
+		w, err := NewWitness(t.Context(), informers, s.api, func() ipam.Moment { return s.now }, Settings{NodeDeletionMeansFenced: true, Quarantine: 15 * time.Minute})
 		check(t, err)
 		s.Witness = w
 		ctx, stop := context.WithCancel(t.Context())

@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,12 +32,16 @@ type Witness struct {
 	pods, nodes toolscache.SharedIndexInformer
 	live        client.Reader
 	clock       Clock
-	// nodeDeletionMeansFenced is the setting of that name.
-	nodeDeletionMeansFenced bool
+	settings    Settings
+	register    register
+}
 
-	mu sync.Mutex
-	// missing tells since when a Node that somebody asked for has been known not to exist.
-	missing map[string]time.Duration
+// Settings are what somebody says about the cluster.
+type Settings struct {
+	// NodeDeletionMeansFenced: whoever deletes a Node has made sure that the machine is off.
+	NodeDeletionMeansFenced bool
+	// Quarantine is for how long a machine may run on without its Node.
+	Quarantine time.Duration
 }
 
 // Slim returns the cache settings that reduce Pods and Nodes to what a Witness keeps. A cache with these settings
@@ -62,8 +64,8 @@ func Slim() map[client.Object]cache.ByObject {
 }
 
 // NewWitness starts watching Pods and Nodes in a cache that was made with Slim. The live reader must bypass it.
-func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Clock, nodeDeletionMeansFenced bool) (*Witness, error) {
-	w := &Witness{live: live, clock: clock, nodeDeletionMeansFenced: nodeDeletionMeansFenced, missing: map[string]time.Duration{}}
+func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Clock, settings Settings) (*Witness, error) {
+	w := &Witness{live: live, clock: clock, settings: settings, register: newRegister(clock().Steady)}
 	for object, informer := range map[client.Object]*toolscache.SharedIndexInformer{&corev1.Pod{}: &w.pods, &corev1.Node{}: &w.nodes} {
 		i, err := c.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
@@ -79,13 +81,25 @@ func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Cl
 	if err != nil {
 		return nil, fmt.Errorf("indexing pods: %w", err)
 	}
-	_, err = w.nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { w.nodeSeen(o, true) },
+	_, err = w.nodes.AddEventHandler(toolscache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(o any, inInitialList bool) {
+			if n, ok := o.(*Node); ok {
+				w.register.arrives(n, !inInitialList, w.clock().Steady)
+			}
+		},
+		UpdateFunc: func(before, after any) {
+			old, ok := before.(*Node)
+			if n, also := after.(*Node); ok && also {
+				w.register.changes(old, n, w.clock().Steady)
+			}
+		},
 		DeleteFunc: func(o any) {
 			if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 				o = t.Obj
 			}
-			w.nodeSeen(o, false)
+			if n, ok := o.(*Node); ok {
+				w.register.leaves(n, w.clock().Steady)
+			}
 		},
 	})
 	if err != nil {
@@ -176,12 +190,12 @@ func (w *Witness) LiveNode(ctx context.Context, name string) (*Node, error) {
 	var n corev1.Node
 	switch err := w.live.Get(ctx, types.NamespacedName{Name: name}, &n); {
 	case apierrors.IsNotFound(err):
-		w.note(name, false)
+		w.register.note(name, false, w.clock().Steady)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("reading node %s: %w", name, err)
 	}
-	w.note(name, true)
+	w.register.note(name, true, w.clock().Steady)
 	return ObserveNode(&n), nil
 }
 
@@ -203,16 +217,17 @@ func (w *Witness) PodCIDRs() []ipam.Holding {
 // Around returns the world as far as it concerns one pod that exists, and what is recorded for it: the pod as given,
 // whatever other pods name one of the addresses, and the nodes of all of them.
 func (w *Witness) Around(ctx context.Context, p *Pod, recorded []ipam.Allocation) (ipam.World, error) {
-	return w.around(ctx, []*Pod{p}, recorded, w.Node)
+	return w.around(ctx, []*Pod{p}, recorded, w.Node, false)
 }
 
 // LiveAround answers as Around does, but reads the nodes without the cache.
 func (w *Witness) LiveAround(ctx context.Context, p *Pod, recorded []ipam.Allocation) (ipam.World, error) {
-	return w.around(ctx, []*Pod{p}, recorded, w.LiveNode)
+	return w.around(ctx, []*Pod{p}, recorded, w.LiveNode, false)
 }
 
 // LiveLook returns the world as far as it concerns one hand-out: the last look before it is released. Its owner and the
-// nodes are read without the cache.
+// nodes are read without the cache. A record that does not tell its pod's node concerns every Node: those are as the
+// cache has them.
 func (w *Witness) LiveLook(ctx context.Context, a ipam.Allocation) (ipam.World, error) {
 	var pods []*Pod
 	if a.Owner.Kind == ipam.OwnerPod {
@@ -224,13 +239,13 @@ func (w *Witness) LiveLook(ctx context.Context, a ipam.Allocation) (ipam.World, 
 			pods = append(pods, p)
 		}
 	}
-	return w.around(ctx, pods, []ipam.Allocation{a}, w.LiveNode)
+	return w.around(ctx, pods, []ipam.Allocation{a}, w.LiveNode, a.Owner.Kind == ipam.OwnerPod && a.Owner.Node == "")
 }
 
 // around makes a world of some pods, whatever other pods name an address of the hand-outs, and the nodes and other
-// owners of all of them.
-func (w *Witness) around(ctx context.Context, pods []*Pod, recorded []ipam.Allocation, node func(context.Context, string) (*Node, error)) (ipam.World, error) {
-	o := ipam.Observation{PodsKnown: true, NodesKnown: true, NodeDeletionMeansFenced: w.nodeDeletionMeansFenced}
+// owners of all of them; and of every other Node, if asked for.
+func (w *Witness) around(ctx context.Context, pods []*Pod, recorded []ipam.Allocation, node func(context.Context, string) (*Node, error), everywhere bool) (ipam.World, error) {
+	o := w.observation()
 	seen := map[types.NamespacedName]bool{}
 	nodes := map[string]bool{}
 	add := func(p *Pod) {
@@ -269,7 +284,12 @@ func (w *Witness) around(ctx context.Context, pods []*Pod, recorded []ipam.Alloc
 			o.Nodes = append(o.Nodes, n.Evidence())
 		}
 	}
-	o.NodesGoneFor = w.goneFor()
+	if everywhere {
+		o.Nodes = append(o.Nodes, w.everyNode(nodes)...)
+	} else {
+		o.NodesSettled = false // Not every Node is in it.
+	}
+	o.NodesGoneFor = w.register.goneFor(w.clock().Steady)
 	return ipam.NewWorld(o), nil
 }
 
@@ -300,57 +320,20 @@ func (w *Witness) Gone() (<-chan ipam.Owner, error) {
 	return gone, nil
 }
 
-func (w *Witness) nodeSeen(o any, exists bool) {
-	if n, ok := o.(*Node); ok {
-		// It has been there until now: what was noted before was about an earlier node of that name, or came late.
-		w.note(n.Name, true)
-		w.note(n.Name, exists)
-	}
-}
-
-// memory is how long it is remembered that a node is missing. One that is asked for after that begins to be missing anew.
-const memory = 24 * time.Hour
-
-// note remembers since when a node has been missing.
-func (w *Witness) note(name string, exists bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if exists {
-		delete(w.missing, name)
-		return
-	}
-	now := w.clock().Steady
-	maps.DeleteFunc(w.missing, func(_ string, since time.Duration) bool { return now-since > memory })
-	if _, known := w.missing[name]; !known {
-		w.missing[name] = now
-	}
-}
-
-func (w *Witness) goneFor() map[string]time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	gone := maps.Clone(w.missing)
-	now := w.clock().Steady
-	for name, since := range gone {
-		gone[name] = now - since
-	}
-	return gone
-}
-
 // World returns all that the cache knows, with everything that hand-outs name beside Pods: the nodes that the cache
 // does not have and owners of other kinds are looked for live. The hand-outs must have been listed before.
 func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation) (ipam.World, Census, error) {
 	if !w.pods.HasSynced() || !w.nodes.HasSynced() {
 		return ipam.World{}, Census{}, errors.New("reading pods and nodes: the cache is not synced yet")
 	}
-	o := ipam.Observation{PodsKnown: true, NodesKnown: true, NodeDeletionMeansFenced: w.nodeDeletionMeansFenced}
+	o := w.observation()
 	for _, p := range w.pods.GetIndexer().List() {
 		o.Pods = append(o.Pods, p.(*Pod).Evidence())
 	}
 	known := map[string]bool{"": true}
-	for _, n := range w.nodes.GetIndexer().List() {
-		o.Nodes = append(o.Nodes, n.(*Node).Evidence())
-		known[n.(*Node).Name] = true
+	for _, n := range w.everyNode(nil) {
+		o.Nodes = append(o.Nodes, n)
+		known[n.Name] = true
 	}
 	census := Census{Pods: len(o.Pods), Nodes: len(o.Nodes)}
 	for _, a := range recorded {
@@ -370,8 +353,32 @@ func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation) (ipam.W
 	if o.Others, err = w.others(ctx, recorded); err != nil {
 		return ipam.World{}, Census{}, err
 	}
-	o.NodesGoneFor = w.goneFor()
+	o.NodesGoneFor = w.register.goneFor(w.clock().Steady)
 	return ipam.NewWorld(o), census, nil
+}
+
+// observation is one to which nothing was added yet.
+func (w *Witness) observation() ipam.Observation {
+	now := w.clock().Steady
+	return ipam.Observation{
+		PodsKnown: true, NodesKnown: true,
+		NodeDeletionMeansFenced: w.settings.NodeDeletionMeansFenced,
+		NodesSettled:            w.register.settledFor(now) >= w.settings.Quarantine,
+		NodeReturns:             w.register.count(),
+	}
+}
+
+// everyNode returns what is known of every Node in the cache but those that are named.
+func (w *Witness) everyNode(but map[string]bool) []ipam.Node {
+	var nodes []ipam.Node
+	for _, o := range w.nodes.GetIndexer().List() {
+		if n, ok := o.(*Node); ok && !but[n.Name] {
+			e := n.Evidence()
+			e.Joining = w.register.joins(n)
+			nodes = append(nodes, e)
+		}
+	}
+	return nodes
 }
 
 // Census counts what a World was made from.

@@ -143,7 +143,7 @@ func TestHowLongANodeHasBeenGone(t *testing.T) {
 					step(t, s)
 					synctest.Wait()
 				}
-				if diff := difference(tt.want, s.goneFor()); diff != "" {
+				if diff := difference(tt.want, s.register.goneFor(s.now.Steady)); diff != "" {
 					t.Errorf("nodes gone (-want +got):\n%s", diff)
 				}
 			})
@@ -335,7 +335,7 @@ func TestNewWitnessNeedsInformers(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := NewWitness(t.Context(), tt.cache, nil, nil, false)
+			_, err := NewWitness(t.Context(), tt.cache, nil, SystemClock(), Settings{})
 			if got := errorText(err); got != "watching *v1.Pod"+tt.want && got != "watching *v1.Node"+tt.want {
 				t.Errorf("the error is %v, want one that ends in %s", err, tt.want)
 			}

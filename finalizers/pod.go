@@ -3,12 +3,14 @@ package finalizers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -20,7 +22,7 @@ import (
 
 // Pod holds pods until their addresses are free, or until the deadline.
 type Pod struct {
-	Records backends.Backend
+	Records *backends.Several
 	Witness *cluster.Witness
 	Client  client.Client
 	Clock   cluster.Clock
@@ -231,15 +233,27 @@ func (r *Pod) release(ctx context.Context, pod *cluster.Pod, recorded []ipam.All
 			r.Voice.keeps(a, verdict)
 		case err != nil:
 			if ctx.Err() == nil {
-				r.Voice.failed(pod, a, err)
+				r.Voice.failed(pod, a, r.record(ctx, a), err)
 			}
 			left, failures = append(left, a), append(failures, err)
 		default:
 			r.gives(pod, a)
-			r.Voice.released(pod, a, verdict)
+			r.Voice.released(pod, a, r.record(ctx, a), verdict)
 		}
 	}
 	return left, errors.Join(failures...)
+}
+
+// record names a hand-out in the object that holds the first of its places. One that is gone is named all the same.
+func (r *Pod) record(ctx context.Context, a ipam.Allocation) *corev1.ObjectReference {
+	o, err := r.Records.Record(ctx, a)
+	if err != nil {
+		o = backends.Object{Name: a.Places[0].Block}
+	}
+	return &corev1.ObjectReference{
+		APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace, Name: o.Name, UID: types.UID(o.UID),
+		FieldPath: fmt.Sprintf("spec.allocations{%s}", a.Handle),
+	}
 }
 
 // gives remembers that a hand-out was given back.
@@ -261,7 +275,9 @@ func (r *Pod) letGo(ctx context.Context, pod *cluster.Pod, state podState, step 
 		return err
 	}
 	if step.action == podLetGo && step.reason != Unwanted && len(recorded) > 0 {
-		r.Voice.leaves(pod, state, step, recorded)
+		for _, a := range recorded {
+			r.Voice.leaves(pod, a, r.record(ctx, a), state, step)
+		}
 	}
 	r.Voice.letGo(podKind, pod.DeletionTimestamp, step.reason)
 	return nil

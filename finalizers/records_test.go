@@ -33,7 +33,7 @@ var (
 func (r *records) Name() string { return "double" }
 
 func (r *records) Record(_ context.Context, p ipam.Place) (backends.Object, error) {
-	return backends.Object{Kind: "AddressBlock", Name: p.Block}, nil
+	return backends.Object{APIVersion: "ipam.oakum.dev/v1alpha1", Kind: "AddressBlock", Name: p.Block}, nil
 }
 
 func (r *records) Allocations(ctx context.Context) ([]ipam.Allocation, error) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -45,22 +46,26 @@ const (
 	gather = time.Second
 )
 
-// Setup connects the reconcilers to what they watch.
-func Setup(mgr ctrl.Manager, witness *cluster.Witness, r Reconcilers) error {
+// Setup connects the reconcilers to what they watch. It returns the controller of pods, which further records of theirs
+// may be watched with.
+func Setup(mgr ctrl.Manager, witness *cluster.Witness, r Reconcilers) (Pods, error) {
 	pods, nodes := witness.Informers()
 	blocks := func(h handler.TypedEventHandler[*v1alpha1.AddressBlock, reconcile.Request]) source.Source {
 		return source.Kind(mgr.GetCache(), &v1alpha1.AddressBlock{}, h)
+	}
+	pod, err := setup(mgr, "pod", r.Pod, workers,
+		&source.Informer{Informer: pods, Handler: &handler.EnqueueRequestForObject{}, Predicates: []predicate.Predicate{changed()}},
+		&source.Informer{Informer: nodes, Handler: handler.EnqueueRequestsFromMapFunc(endingOn(witness)), Predicates: []predicate.Predicate{changed()}},
+		blocks(handler.TypedEnqueueRequestsFromMapFunc(unheld(witness))),
+	)
+	if err != nil {
+		return Pods{}, err
 	}
 	for name, c := range map[string]struct {
 		reconciler reconcile.Reconciler
 		workers    int
 		sources    []source.Source
 	}{
-		"pod": {r.Pod, workers, []source.Source{
-			&source.Informer{Informer: pods, Handler: &handler.EnqueueRequestForObject{}, Predicates: []predicate.Predicate{changed()}},
-			&source.Informer{Informer: nodes, Handler: handler.EnqueueRequestsFromMapFunc(endingOn(witness)), Predicates: []predicate.Predicate{changed()}},
-			blocks(handler.TypedEnqueueRequestsFromMapFunc(unheld(witness))),
-		}},
 		"node": {r.Node, 1, []source.Source{
 			&source.Informer{Informer: nodes, Handler: &handler.EnqueueRequestForObject{}, Predicates: []predicate.Predicate{changed()}},
 		}},
@@ -80,17 +85,55 @@ func Setup(mgr ctrl.Manager, witness *cluster.Witness, r Reconcilers) error {
 			})),
 		}},
 	} {
-		builder := ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(controller.Options{
-			MaxConcurrentReconciles: c.workers, RateLimiter: retries(),
-		})
-		for _, s := range c.sources {
-			builder = builder.WatchesRawSource(s)
-		}
-		if err := builder.Complete(c.reconciler); err != nil {
-			return fmt.Errorf("setting up the %s controller: %w", name, err)
+		if _, err := setup(mgr, name, c.reconciler, c.workers, c.sources...); err != nil {
+			return Pods{}, err
 		}
 	}
+	return Pods{pod, witness}, nil
+}
+
+func setup(mgr ctrl.Manager, name string, r reconcile.Reconciler, workers int, sources ...source.Source) (controller.Controller, error) {
+	builder := ctrl.NewControllerManagedBy(mgr).Named(name).WithOptions(controller.Options{
+		MaxConcurrentReconciles: workers, RateLimiter: retries(),
+	})
+	for _, s := range sources {
+		builder = builder.WatchesRawSource(s)
+	}
+	c, err := builder.Build(r)
+	if err != nil {
+		return nil, fmt.Errorf("setting up the %s controller: %w", name, err)
+	}
+	return c, nil
+}
+
+// Pods is the controller of pods.
+type Pods struct {
+	controller controller.Controller
+	witness    *cluster.Witness
+}
+
+// Watch makes the controller look at pods that are named in a record and are not held. The record's kind is that of the
+// empty object, and named returns the names of pods in one.
+func (p Pods) Watch(c cache.Cache, empty client.Object, named func(client.Object) []types.NamespacedName) error {
+	err := p.controller.Watch(source.Kind(c, empty, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+		var requests []reconcile.Request
+		for _, name := range named(o) {
+			if pod := p.witness.CachedPod(name); pod != nil && !slices.Contains(pod.Finalizers, v1alpha1.AddressesFinalizer) {
+				requests = append(requests, reconcile.Request{NamespacedName: name})
+			}
+		}
+		return requests
+	})))
+	if err != nil {
+		return fmt.Errorf("watching %T: %w", empty, err)
+	}
 	return nil
+}
+
+// SetupPool connects the reconciler of another program's pools to what it watches.
+func SetupPool(mgr ctrl.Manager, name string, r *RecordPool) error {
+	_, err := setup(mgr, name, r, 1, source.Kind(mgr.GetCache(), r.New(), &handler.TypedEnqueueRequestForObject[client.Object]{}))
+	return err
 }
 
 // retries puts off what failed for twice as long each time.

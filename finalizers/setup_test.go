@@ -37,7 +37,7 @@ func TestSetupConnectsEveryReconciler(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Setup(mgr, s.witness, s.Reconcilers); err != nil {
+	if _, err := Setup(mgr, s.witness, s.Reconcilers); err != nil {
 		t.Error(err)
 	}
 }

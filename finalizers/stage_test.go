@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/backends"
 	"github.com/oakum-dev/oakum/cluster"
 	"github.com/oakum-dev/oakum/ipam"
 )
@@ -108,7 +109,7 @@ func (s *stage) start() {
 	}
 	live, manager := s.liveReader(), s.managerClient()
 	var err error
-	s.witness, err = cluster.NewWitness(s.Context(), caches, live, s.clock, s.fenced)
+	s.witness, err = cluster.NewWitness(s.Context(), caches, live, s.clock, cluster.Settings{NodeDeletionMeansFenced: s.fenced, Quarantine: 15 * time.Minute})
 	s.must(err)
 	voice, err := newVoice(s, logr.Discard(), s.metrics)
 	s.must(err)
@@ -116,9 +117,11 @@ func (s *stage) start() {
 		pools: s.informers[s.kind(&v1alpha1.AddressPool{})].GetIndexer(), blocks: s.informers[s.kind(&v1alpha1.AddressBlock{})].GetIndexer(),
 		live: live, writer: manager,
 	}
+	several := &backends.Several{}
+	several.Add(double)
 	s.Reconcilers = Reconcilers{
 		Pod: &Pod{
-			Records: double, Witness: s.witness, Client: manager, Clock: s.clock, Voice: voice, Wanted: true,
+			Records: several, Witness: s.witness, Client: manager, Clock: s.clock, Voice: voice, Wanted: true,
 			ExcludedNamespaces: []string{"kube-system"}, Deadline: 10 * time.Minute, Backfill: rate.NewLimiter(rate.Inf, 1),
 		},
 		Node:  &Node{Blocks: double, Witness: s.witness, Client: manager, Clock: s.clock, Voice: voice, Wanted: true, Deadline: 30 * time.Second},

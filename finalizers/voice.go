@@ -45,7 +45,6 @@ const (
 
 // Voice tells people what was done and why, after it was done.
 type Voice struct {
-	backend       string
 	log           logr.Logger
 	recorder      events.EventRecorder
 	clock         cluster.Clock
@@ -54,10 +53,10 @@ type Voice struct {
 	releaseErrors *prometheus.CounterVec
 }
 
-// NewVoice makes the voice of one backend and registers its metric. The counters of releases are shared with the audit.
-func NewVoice(backend string, log logr.Logger, recorder events.EventRecorder, clock cluster.Clock, r prometheus.Registerer, releases, releaseErrors *prometheus.CounterVec) (Voice, error) {
+// NewVoice makes a voice and registers its metric. The counters of releases are shared with the audit.
+func NewVoice(log logr.Logger, recorder events.EventRecorder, clock cluster.Clock, r prometheus.Registerer, releases, releaseErrors *prometheus.CounterVec) (Voice, error) {
 	v := Voice{
-		backend: backend, log: log, recorder: recorder, clock: clock, releases: releases, releaseErrors: releaseErrors,
+		log: log, recorder: recorder, clock: clock, releases: releases, releaseErrors: releaseErrors,
 		held: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "oakum_finalizer_held_seconds",
 			Help:    "Time from an object's deletionTimestamp until Oakum took its finalizer off, by kind and reason.",
@@ -80,34 +79,32 @@ func (v Voice) waits(pod *cluster.Pod, s podState, step podStep) {
 }
 
 // released tells of a hand-out that was given back.
-func (v Voice) released(pod *cluster.Pod, a ipam.Allocation, verdict ipam.Verdict) {
-	v.releases.WithLabelValues(v.backend, string(verdict.Reason)).Inc()
-	v.log.Info("released", "pod", klog.KObj(pod), "handle", a.Handle, "address", addresses(a), "block", a.Places[0].Block,
+func (v Voice) released(pod *cluster.Pod, a ipam.Allocation, record *corev1.ObjectReference, verdict ipam.Verdict) {
+	v.releases.WithLabelValues(a.Backend, string(verdict.Reason)).Inc()
+	v.log.Info("released", "backend", a.Backend, "pod", klog.KObj(pod), "handle", a.Handle, "address", addresses(a), "block", a.Places[0].Block,
 		"pool", a.Places[0].Pool, "node", a.Owner.Node, "verdict", verdict.Disposition, "reason", verdict.Reason, "evidence", verdict.Evidence, "detail", verdict.Detail)
-	v.event(podReference(pod), handOut(a), corev1.EventTypeNormal, v1alpha1.EventAddressReleased, "Release",
-		"released %s (%s, handle %s): %s", addresses(a), v.backend, a.Handle, verdict.Detail)
+	v.event(podReference(pod), record, corev1.EventTypeNormal, v1alpha1.EventAddressReleased, "Release",
+		"released %s (%s, handle %s): %s", addresses(a), a.Backend, a.Handle, verdict.Detail)
 }
 
 // failed tells of a hand-out that could not be given back.
-func (v Voice) failed(pod *cluster.Pod, a ipam.Allocation, err error) {
-	v.releaseErrors.WithLabelValues(v.backend).Inc()
-	v.event(podReference(pod), handOut(a), corev1.EventTypeWarning, v1alpha1.EventAddressReleaseFailed, "Release",
-		"releasing %s (%s, handle %s): %v", addresses(a), v.backend, a.Handle, err)
+func (v Voice) failed(pod *cluster.Pod, a ipam.Allocation, record *corev1.ObjectReference, err error) {
+	v.releaseErrors.WithLabelValues(a.Backend).Inc()
+	v.event(podReference(pod), record, corev1.EventTypeWarning, v1alpha1.EventAddressReleaseFailed, "Release",
+		"releasing %s (%s, handle %s): %v", addresses(a), a.Backend, a.Handle, err)
 }
 
 // keeps tells of a hand-out that is left alone although its pod has ended.
 func (v Voice) keeps(a ipam.Allocation, verdict ipam.Verdict) {
-	v.log.Info("kept", "handle", a.Handle, "address", addresses(a), "verdict", verdict.Disposition, "reason", verdict.Reason, "detail", verdict.Detail)
+	v.log.Info("kept", "backend", a.Backend, "handle", a.Handle, "address", addresses(a), "verdict", verdict.Disposition, "reason", verdict.Reason, "detail", verdict.Detail)
 }
 
-// leaves tells of a pod that was let go while its addresses stay allocated.
-func (v Voice) leaves(pod *cluster.Pod, s podState, step podStep, recorded []ipam.Allocation) {
-	for _, a := range recorded {
-		v.log.Info("left allocated", "pod", klog.KObj(pod), "handle", a.Handle, "address", addresses(a), "node", a.Owner.Node,
-			"reason", step.reason, "evidence", s.end.Evidence, "detail", s.end.Detail)
-		v.event(podReference(pod), handOut(a), corev1.EventTypeWarning, v1alpha1.EventAddressesLeft, "LetGo",
-			"let go (%s), and %s stays allocated: %s", step.reason, addresses(a), s.end.Detail)
-	}
+// leaves tells of an address that stays allocated although its pod was let go.
+func (v Voice) leaves(pod *cluster.Pod, a ipam.Allocation, record *corev1.ObjectReference, s podState, step podStep) {
+	v.log.Info("left allocated", "backend", a.Backend, "pod", klog.KObj(pod), "handle", a.Handle, "address", addresses(a), "node", a.Owner.Node,
+		"reason", step.reason, "evidence", s.end.Evidence, "detail", s.end.Detail)
+	v.event(podReference(pod), record, corev1.EventTypeWarning, v1alpha1.EventAddressesLeft, "LetGo",
+		"let go (%s), and %s stays allocated: %s", step.reason, addresses(a), s.end.Detail)
 }
 
 // stuck tells of a finalizer that cannot be taken off.
@@ -135,14 +132,6 @@ func (v Voice) event(about *corev1.ObjectReference, related runtime.Object, kind
 
 func podReference(p *cluster.Pod) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: "v1", Kind: podKind, Namespace: p.Namespace, Name: p.Name, UID: p.UID}
-}
-
-// handOut names a hand-out in the first block that holds some of it.
-func handOut(a ipam.Allocation) *corev1.ObjectReference {
-	return &corev1.ObjectReference{
-		APIVersion: v1alpha1.Group + "/" + v1alpha1.Version, Kind: blockKind, Name: a.Places[0].Block,
-		FieldPath: fmt.Sprintf("spec.allocations{%s}", a.Handle),
-	}
 }
 
 func nativeReference(o client.Object, kind string) *corev1.ObjectReference {

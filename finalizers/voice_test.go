@@ -33,7 +33,7 @@ func TestAReleaseIsExplained(t *testing.T) {
 		t.Errorf("outcome: %+v", got)
 	}
 	wantLines := []string{
-		`{"logger":"","level":0,"msg":"released","pod":{"name":"web-0","namespace":"default"},"handle":"h1","address":"10.0.0.1","block":"default-0",` +
+		`{"logger":"","level":0,"msg":"released","backend":"double","pod":{"name":"web-0","namespace":"default"},"handle":"h1","address":"10.0.0.1","block":"default-0",` +
 			`"pool":"default","node":"n1","verdict":"Free","reason":"EndReported","evidence":"E2",` +
 			`"detail":"the kubelet reported the end of Pod default/web-0 (uid u1): Succeeded, every container terminated, sandbox down"}`,
 	}
@@ -119,7 +119,7 @@ func newVoice(s *stage, log logr.Logger, r prometheus.Registerer) (Voice, error)
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: "As the manager registers it."}, labels)
 	}
 	releases, failures := counter("oakum_releases_total", "backend", "reason"), counter("oakum_release_errors_total", "backend")
-	voice, err := NewVoice("double", log, s, s.clock, r, releases, failures)
+	voice, err := NewVoice(log, s, s.clock, r, releases, failures)
 	return voice, errors.Join(err, r.Register(releases), r.Register(failures))
 }
 

@@ -16,8 +16,21 @@ type Allocation struct {
 	Handle string
 	Owner  Owner
 	Places []Place
+	// Pending: the request that this hand-out answers is still there.
+	Pending bool
+	// Gap says what the record lacks, for people; empty if it is whole. A hand-out with a gap that is in use is repaired.
+	Gap string
 	// Seen is when the audit first saw this hand-out; zero if it has not.
 	Seen time.Time
+	// Namesake is the pod that bore the owner's name at a time when this hand-out was recorded already, read without a
+	// cache; nil if nobody looked. A pod of that name with another UID was created later, so it is not the owner.
+	Namesake *Namesake
+}
+
+// Namesake is a pod that bears a name.
+type Namesake struct {
+	// UID is empty if no pod bore the name.
+	UID string
 }
 
 // Place is where an allocation's addresses are recorded.

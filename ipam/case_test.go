@@ -32,15 +32,15 @@ func TestJudgeCases(t *testing.T) {
 	}
 	vanishedTunnel := Verdict{Disposition: Quarantine, Reason: NodeGone, Evidence: "E6", Detail: "Node n1 is gone"}
 	orphan := pod(Orphan, OwnerGone, "E10", " does not exist")
-	waits := pod(Quarantine, OwnerGone, "E10", " does not exist, and the record does not tell its node")
+	elsewhere := ", and every node that it can have been on is ready"
+	orphanAnywhere := pod(Orphan, OwnerGone, "E10", " does not exist"+elsewhere)
 	sandboxed := func(old string) Verdict {
 		return pod(Orphan, OwnerReplaced, "E12", " has sandbox c2 now, not "+old)
 	}
-	olderWaits := pod(Quarantine, OwnerReplaced, "E12",
-		" was replaced: the pod of that name has other addresses, and the record does not tell its node")
-	earlier := pod(Orphan, OwnerReplaced, "E13", " was replaced: the record was seen 1h0m0s before the pod of that name was created")
-	earlierWaits := pod(Quarantine, OwnerReplaced, "E13",
-		" was replaced: the record was seen 1h0m0s before the pod of that name was created, and the record does not tell its node")
+	older := pod(Orphan, OwnerReplaced, "E12", " was replaced: the pod of that name has other addresses"+elsewhere)
+	successorNamed := " was replaced: the pod of that name (uid u1) was created when the record was there already"
+	earlier := pod(Orphan, OwnerReplaced, "E13", successorNamed)
+	earlierAnywhere := pod(Orphan, OwnerReplaced, "E13", successorNamed+elsewhere)
 
 	nobody := seen(nodes(ready("n1")))
 	live := seen(nodes(ready("n1")), web())
@@ -78,7 +78,7 @@ func TestJudgeCases(t *testing.T) {
 		"L03 calico: a pod's node may have another name in the record":   {onNode(calico(), "worker-1"), live, drift(lives(""))},
 		"L05 calico: the older sandbox's entry goes":                     {calico(), newer, sandboxed("c1")},
 		"L05 calico: the newer sandbox's entry stays":                    {inSandbox(handout(calico(), "10.0.0.8"), "c2"), newer, lives("")},
-		"L05 whereabouts: the older sandbox's entry goes":                {whereabouts(), newerUntold, olderWaits},
+		"L05 whereabouts: the older sandbox's entry goes":                {whereabouts(), settled(newerUntold), older},
 		"L05 whereabouts: the newer sandbox's entry stays":               {inSandbox(whereabouts(), "c2"), live, lives("")},
 		"L07 native: a pod that just started has its address":            {since(native(), "10:00:05"), starting, pod(Keep, Starting, "E13", " (uid u1) is starting")},
 		"L07 calico: a pod that just started has its address":            {since(calico(), "10:00:05"), starting, maybe},
@@ -103,16 +103,23 @@ func TestJudgeCases(t *testing.T) {
 			pod(Keep, Ending, "E7", ` (uid u2) is going, and the kubelet of node "n1" has not reported its end`),
 		},
 		"L49 whereabouts: a dying successor holds what may be its own": {whereabouts(), successorUntold, ending},
+		"L49 whereabouts: a dying successor does not hold what was there before it": {
+			after("u0", whereabouts()), settled(successorUntold), earlierAnywhere,
+		},
 
 		"G20 native: a predecessor's entry goes while the pod starts": {
 			withUID(native(), "u0"), starting, pod(Orphan, OwnerReplaced, "E12", " (uid u0) was replaced by uid u1"),
 		},
-		"G20 calico: a predecessor's entry goes while the pod starts":      {since(calico(), "09:00:00"), starting, earlier},
-		"G20 whereabouts: a predecessor's entry goes while the pod starts": {since(whereabouts(), "09:00:00"), starting, earlierWaits},
+		"G20 calico: a predecessor's entry goes while the pod starts":      {after("", calico()), starting, earlier},
+		"G20 whereabouts: a predecessor's entry goes while the pod starts": {after("u0", whereabouts()), settled(starting), earlierAnywhere},
+		"G21 whereabouts: a reservation without an entry is completed while its pod lives": {
+			lacking(whereabouts()), live,
+			pod(Repair, RecordIncomplete, "E11", " is alive, but its record lacks a part: no entry"),
+		},
 		"G22 native: a pod that went unseen leaves an orphan":              {native(), nobody, pod(Orphan, OwnerGone, "E10", " (uid u1) does not exist")},
 		"G22 calico: a pod that went unseen leaves an orphan":              {calico(), nobody, orphan},
-		"G22 whereabouts: a pod that went unseen is in quarantine":         {whereabouts(), nobody, waits},
-		"G23 whereabouts: half of a pair goes by itself":                   {handout(whereabouts(), "fd00::7"), nobody, waits},
+		"G22 whereabouts: a pod that went unseen leaves an orphan":         {whereabouts(), settled(nobody), orphanAnywhere},
+		"G23 whereabouts: half of a pair goes by itself":                   {handout(whereabouts(), "fd00::7"), settled(nobody), orphanAnywhere},
 		"G24 native: a pod goes with its node":                             {native(), seen(nil), vanished},
 		"G24 calico: a pod goes with its node":                             {calico(), seen(nil), vanished},
 		"G24 calico: a tunnel's address goes with its node":                {withUID(tunnel(), ""), seen(nil), vanishedTunnel},
@@ -124,9 +131,9 @@ func TestJudgeCases(t *testing.T) {
 		"G27 calico: a pod that succeeded in a running sandbox stays":      {calico(), lingering, ending},
 		"G27 whereabouts: a pod that succeeded in a running sandbox stays": {whereabouts(), lingering, ending},
 		"G29 calico: half of a failed pair goes":                           {handout(calico(), "10.0.0.6"), newer, sandboxed("c1")},
-		"G29 whereabouts: half of a failed pair goes":                      {handout(whereabouts(), "10.0.0.6"), live, olderWaits},
+		"G29 whereabouts: half of a failed pair goes":                      {handout(whereabouts(), "10.0.0.6"), settled(live), older},
 		"G32 calico: a sandbox that no pod mentions goes":                  {inSandbox(handout(calico(), "10.0.0.6"), "c0"), newer, sandboxed("c0")},
-		"G32 whereabouts: a sandbox that no pod mentions goes":             {inSandbox(handout(whereabouts(), "10.0.0.6"), "c0"), live, olderWaits},
+		"G32 whereabouts: a sandbox that no pod mentions goes":             {inSandbox(handout(whereabouts(), "10.0.0.6"), "c0"), settled(live), older},
 
 		"B43 native: the taint frees a dead node's pod":                  {native(), dead, off},
 		"B43 calico: the taint frees a dead node's pod":                  {calico(), dead, off},

@@ -81,6 +81,8 @@ type Node struct {
 	ReadySince time.Time
 	// OutOfService: it has the taint node.kubernetes.io/out-of-service, an administrator's word that the machine is off.
 	OutOfService bool
+	// Joining: it appeared while somebody watched, and has not been ready since. It never ran anything with an address.
+	Joining bool
 	// Addresses are those that it holds for itself, such as tunnel endpoints.
 	Addresses []netip.Addr
 }
@@ -110,6 +112,12 @@ type World struct {
 	others     map[OwnerKind]map[Name]Presence
 	claims     map[netip.Addr][]claim
 	fences     bool
+	settled    bool
+	returns    int
+	// waiting names a pod, by its node, that may be about to get an address there.
+	waiting map[string]string
+	// silent is a Node that cannot tell what runs on it; empty if there is none.
+	silent string
 }
 
 // claim is what says of itself that an address is its own.
@@ -136,6 +144,11 @@ type Observation struct {
 	Others map[OwnerKind]map[Name]Presence
 	// NodeDeletionMeansFenced: whoever deletes a Node has made sure that the machine is off.
 	NodeDeletionMeansFenced bool
+	// NodesSettled: Nodes is every Node, and for as long as a quarantine lasts none has gone while somebody watched. So
+	// whatever runs, runs on one of them.
+	NodesSettled bool
+	// NodeReturns is how often a Node became ready again while somebody watched.
+	NodeReturns int
 }
 
 // NewWorld indexes an observation. It keeps the slices: the caller must not change them afterwards.
@@ -149,16 +162,25 @@ func NewWorld(o Observation) World {
 		others:     o.Others,
 		claims:     make(map[netip.Addr][]claim, len(o.Pods)),
 		fences:     o.NodeDeletionMeansFenced,
+		waiting:    map[string]string{},
+		settled:    o.NodesSettled,
+		returns:    o.NodeReturns,
 	}
 	for i := range o.Pods {
 		p := &o.Pods[i]
 		w.pods[Name{p.Namespace, p.Name}] = p
+		if p.Node != "" && !p.Terminal() && !p.HostNetwork && !p.Mirror && (len(p.Addresses) == 0 || p.AddressesUnknown) {
+			w.waiting[p.Node] = fmt.Sprintf("pod %s/%s", p.Namespace, p.Name)
+		}
 		for _, a := range p.Addresses {
 			w.claims[a] = append(w.claims[a], claim{pod: p, owner: Owner{Kind: OwnerPod, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node}})
 		}
 	}
 	for _, n := range o.Nodes {
 		w.nodes[n.Name] = n
+		if state := w.nodeState(n.Name); (state == nodeNotReady || state == nodeUnknown) && !n.Joining && (w.silent == "" || n.Name < w.silent) {
+			w.silent = n.Name
+		}
 		for _, a := range n.Addresses {
 			w.claims[a] = append(w.claims[a], claim{owner: Owner{Kind: OwnerNode, Name: n.Name, UID: n.UID, Node: n.Name}})
 		}
@@ -207,6 +229,17 @@ func (w World) nodeState(name string) nodeState {
 		return nodeOutOfService
 	}
 	return nodeNotReady
+}
+
+// Namesake returns the pod that bears the owner's name; nil if the owner is no pod or nobody looked.
+func (w World) Namesake(o Owner) *Namesake {
+	if o.Kind != OwnerPod || !w.podsKnown {
+		return nil
+	}
+	if p, ok := w.pods[Name{o.Namespace, o.Name}]; ok {
+		return &Namesake{UID: p.UID}
+	}
+	return &Namesake{}
 }
 
 // NodeGoneFor returns for how long a Node has been missing; false if it is not known to be.

@@ -18,7 +18,16 @@ const (
 	Orphan Disposition = "Orphan"
 	// Quarantine: its owner is gone as far as anyone can tell. Free after the quarantine.
 	Quarantine Disposition = "Quarantine"
+	// Stranded: nobody uses it, and only the program that has it can give it back. Reported after a grace.
+	Stranded Disposition = "Stranded"
+	// Repair: it is in use, and its record lacks a part. Completed after a grace.
+	Repair Disposition = "Repair"
 )
+
+// Leaked tells whether the hand-out is, or may be, held by nobody.
+func (d Disposition) Leaked() bool {
+	return d == Free || d == Orphan || d == Quarantine || d == Stranded
+}
 
 // Reason says why, in one word. It is used in Events, metrics, conditions and on the command line.
 type Reason string
@@ -58,6 +67,10 @@ const (
 	OwnerGone Reason = "OwnerGone"
 	// OwnerReplaced: an object of that name exists, is another one, and does not have the address (E12).
 	OwnerReplaced Reason = "OwnerReplaced"
+	// RecordIncomplete: it is in use, and its record lacks a part.
+	RecordIncomplete Reason = "RecordIncomplete"
+	// Unused: no pod names an address of it, and none on its node waits for one.
+	Unused Reason = "Unused"
 	// NoAddress: the pod has no address of its own: it shares its node's (E0).
 	NoAddress Reason = "NoAddress"
 )
@@ -105,7 +118,10 @@ func Judge(a Allocation, w World) Verdict {
 		return verdict(Keep, Reserved, "", "reserved by hand for %q", a.Owner.Name)
 	}
 	v := w.ofOwner(a)
-	if v.Disposition == Keep && v.Reason != OwnerUnknown {
+	if v.Reason == InUse && a.Gap != "" && !v.Drift {
+		v.Disposition, v.Reason, v.Detail = Repair, RecordIncomplete, v.Detail+", but its record lacks a part: "+a.Gap
+	}
+	if !v.Disposition.Leaked() && v.Reason != OwnerUnknown {
 		return v
 	}
 	for _, addr := range a.Addresses() {
@@ -113,29 +129,31 @@ func Judge(a Allocation, w World) Verdict {
 			switch {
 			case c.pod == nil || c.pod.Alive():
 				in := verdict(Keep, InUse, "E11", "%s is in use by %s", addr, c.owner)
-				in.Drift = !a.Owner.is(c.owner)
+				in.Drift = !a.Owner.has(c.owner)
 				return in
 			case c.pod.HostNetwork:
 				// Its addresses are its node's, which speaks for itself.
 			default:
 				if end := w.End(*c.pod); end.Disposition == Keep {
-					end.Drift = !a.Owner.is(c.owner)
+					end.Drift = !a.Owner.has(c.owner)
 					return end
-				} else if end.Disposition == Quarantine && v.Disposition != Keep {
+				} else if end.Disposition == Quarantine && v.Disposition.Leaked() && v.Disposition != Stranded {
 					v = end
 				}
 			}
 		}
 	}
-	suspect := v.Disposition == Orphan || v.Disposition == Quarantine
-	if suspect && (!w.podsKnown || !w.nodesKnown) {
+	if v.Disposition.suspicion() && (!w.podsKnown || !w.nodesKnown) {
 		return verdict(Keep, OwnerUnknown, "", "%s, but not every pod and node was looked for", v.Detail)
 	}
 	return v
 }
 
-// is tells whether the record's owner can be the one observed.
-func (o Owner) is(seen Owner) bool {
+// has tells whether the record's owner can be the one observed, or have given it the address.
+func (o Owner) has(seen Owner) bool {
+	if o.Kind == OwnerAgent {
+		return seen.Kind == OwnerPod && seen.Node == o.Node
+	}
 	return o.Kind == seen.Kind && o.Namespace == seen.Namespace && o.Name == seen.Name &&
 		(o.UID == "" || o.UID == seen.UID) && (o.Node == "" || seen.Node == "" || o.Node == seen.Node)
 }
@@ -147,6 +165,8 @@ func (w World) ofOwner(a Allocation) Verdict {
 		return w.ofPod(a)
 	case OwnerNode:
 		return w.ofNode(o)
+	case OwnerAgent:
+		return w.ofAgent(a)
 	case OwnerVirtualMachine, OwnerService:
 		named, looked := w.others[o.Kind]
 		if !looked {
@@ -181,6 +201,23 @@ func (w World) ofNode(o Owner) Verdict {
 	return verdict(Keep, OwnerUnknown, "", "nobody here can tell about %s", o)
 }
 
+// ofAgent judges a block by its node. That a pod names an address of it is not looked for here.
+func (w World) ofAgent(a Allocation) Verdict {
+	node := a.Owner.Node
+	_, exists := w.nodes[node]
+	switch {
+	case node == "" || !exists && !w.nodesKnown:
+		return verdict(Keep, OwnerUnknown, "", "nobody here can tell about %s", a.Owner)
+	case !exists:
+		return w.byNode(a.Owner, node)
+	case a.Pending:
+		return verdict(Keep, Starting, "E13", "node %q asked for it a moment ago", node)
+	case w.waiting[node] != "":
+		return verdict(Keep, Starting, "E13", "%s on node %q has no address yet, and may get one of these", w.waiting[node], node)
+	}
+	return verdict(Stranded, Unused, "E10", "no pod has an address of it, and none on node %q waits for one", node)
+}
+
 func (w World) ofPod(a Allocation) Verdict {
 	o := a.Owner
 	p, ok := w.pods[Name{o.Namespace, o.Name}]
@@ -202,14 +239,13 @@ func (w World) ofPod(a Allocation) Verdict {
 		return w.End(*p)
 	case same == no && o.UID != "" && o.UID != p.UID:
 		return w.absent(a, OwnerReplaced, "E12", "was replaced by uid "+p.UID)
+	case same == no && a.Namesake != nil && a.Namesake.UID != p.UID:
+		return w.absent(a, OwnerReplaced, "E13", fmt.Sprintf("was replaced: the pod of that name (uid %s) was created when the record was there already", p.UID))
 	case same == no:
 		return w.absent(a, OwnerReplaced, "E12", fmt.Sprintf("has sandbox %s now, not %s", p.ContainerID, o.ContainerID))
 	case p.Alive() && p.Phase == PhasePending:
-		if !a.Seen.IsZero() && a.Seen.Add(skew).Before(p.Created) {
-			return w.absent(a, OwnerReplaced, "E13", fmt.Sprintf("was replaced: the record was seen %s before the pod of that name was created", p.Created.Sub(a.Seen).Truncate(time.Second)))
-		}
 		return verdict(Keep, Starting, "E13", "%s is starting, and the record may be its own", o)
-	case p.AddressesUnknown:
+	case p.AddressesUnknown && !p.Ended():
 		return verdict(Keep, EvidenceUnreadable, "E11", "%s exists, and what it says about its addresses cannot be read", o)
 	case p.Alive():
 		return w.absent(a, OwnerReplaced, "E12", "was replaced: the pod of that name has other addresses")
@@ -229,7 +265,7 @@ const (
 )
 
 // isOwner tells whether a pod of the owner's name is the owner. UID and sandbox decide where both sides know them; an
-// address in the pod's evidence decides otherwise.
+// address in the pod's evidence decides otherwise, and then that the record is older than the pod.
 func (p Pod) isOwner(a Allocation) answer {
 	o := a.Owner
 	if o.UID != "" && o.UID != p.UID {
@@ -248,6 +284,9 @@ func (p Pod) isOwner(a Allocation) answer {
 		if slices.Contains(p.Addresses, addr) {
 			return yes
 		}
+	}
+	if a.Namesake != nil && a.Namesake.UID != p.UID {
+		return no
 	}
 	return maybe
 }
@@ -270,12 +309,24 @@ func (w World) absent(a Allocation, reason Reason, evidence, what string) Verdic
 		return verdict(Keep, NodeNotReady, "E10b", "%s %s, and node %q is not ready: the sandbox may still run", o, what, o.Node)
 	case nodeUnknown:
 		if o.Node == "" && w.nodesKnown {
-			return verdict(Quarantine, reason, evidence, "%s %s, and the record does not tell its node", o, what)
+			return w.absentAnywhere(o, reason, evidence, what)
 		}
 		return verdict(Keep, NodeUnknown, "E10b", "%s %s, and nothing is known about node %q", o, what, o.Node)
 	default:
 		return w.byNode(o, o.Node)
 	}
+}
+
+// absentAnywhere judges a hand-out whose pod does not exist any more and whose record does not tell its node. The sandbox
+// may have been on any: on each of those that exist, and on one that is gone.
+func (w World) absentAnywhere(o Owner, reason Reason, evidence, what string) Verdict {
+	if w.silent != "" {
+		return verdict(Keep, NodeNotReady, "E10b", "%s %s, the record does not tell its node, and node %q is not ready: the sandbox may still run there", o, what, w.silent)
+	}
+	if w.settled {
+		return verdict(Orphan, reason, evidence, "%s %s, and every node that it can have been on is ready", o, what)
+	}
+	return verdict(Quarantine, reason, evidence, "%s %s, the record does not tell its node, and that may be gone", o, what)
 }
 
 // End says what may be done with the addresses of a pod that exists, is being deleted or has a terminal phase. For a

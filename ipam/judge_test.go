@@ -114,10 +114,35 @@ func TestJudge(t *testing.T) {
 			observed: seen(nodes(Node{Name: "n1", Created: at("09:00:00"), Ready: ConditionTrue})),
 			want:     Verdict{Orphan, OwnerGone, "E10", "Pod default/web-0 (uid u1) does not exist", false},
 		},
-		"E6 a pod without a node in its record is in quarantine, since its node cannot be asked": {
+		"E6 a record without a node is in quarantine, since its node may be gone": {
 			record:   whereabouts(),
-			observed: seen(nodes(ready("n1"))),
-			want:     Verdict{Quarantine, OwnerGone, "E10", "Pod default/web-0 does not exist, and the record does not tell its node", false},
+			observed: seen(nodes(ready("n1"), Node{Name: "n2", Ready: ConditionUnknown, OutOfService: true})),
+			want: Verdict{
+				Quarantine, OwnerGone, "E10",
+				"Pod default/web-0 does not exist, the record does not tell its node, and that may be gone", false,
+			},
+		},
+		"E10 it is an orphan once no node has gone for long": {
+			record:   whereabouts(),
+			observed: settled(seen(nodes(ready("n1")))),
+			want: Verdict{
+				Orphan, OwnerGone, "E10", "Pod default/web-0 does not exist, and every node that it can have been on is ready", false,
+			},
+		},
+		"E10b a record without a node is kept while any node cannot be asked": {
+			record:   whereabouts(),
+			observed: settled(seen(nodes(ready("n0"), Node{Name: "n2", Ready: ConditionUnknown}, Node{Name: "n1"}))),
+			want: Verdict{
+				Keep, NodeNotReady, "E10b",
+				`Pod default/web-0 does not exist, the record does not tell its node, and node "n1" is not ready: the sandbox may still run there`, false,
+			},
+		},
+		"E10 a node that has not been ready yet runs nothing": {
+			record:   whereabouts(),
+			observed: settled(seen(nodes(ready("n1"), Node{Name: "n2", Ready: ConditionFalse, Joining: true}))),
+			want: Verdict{
+				Orphan, OwnerGone, "E10", "Pod default/web-0 does not exist, and every node that it can have been on is ready", false,
+			},
 		},
 		"E7 a deleted pod on a ready node holds until the kubelet reports": {
 			record:   native(),
@@ -275,18 +300,105 @@ func TestJudge(t *testing.T) {
 			observed: seen(nodes(ready("n1")), web(pending, naming())),
 			want:     Verdict{Keep, Starting, "E13", "Pod default/web-0 is starting, and the record may be its own", false},
 		},
-		"E13 a record that was seen within a clock's error of the pod may be its own": {
-			record:   since(calico(), "09:59:00"),
+		"E13 a record that was there when the pod was looked for may be its own": {
+			record:   after("u1", calico()),
 			observed: seen(nodes(ready("n1")), web(pending, naming())),
 			want:     Verdict{Keep, Starting, "E13", "Pod default/web-0 is starting, and the record may be its own", false},
 		},
-		"E13 a record that was seen before the pod was created is its predecessor's": {
-			record:   since(calico(), "09:58:59"),
-			observed: seen(nodes(ready("n1")), web(pending, naming())),
+		"E13 a record that was there before the pod was created is its predecessor's": {
+			record:   after("", calico()),
+			observed: seen(nodes(ready("n1")), web(pending, naming(), unreadable)),
 			want: Verdict{
 				Orphan, OwnerReplaced, "E13",
-				"Pod default/web-0 was replaced: the record was seen 1m1s before the pod of that name was created", false,
+				"Pod default/web-0 was replaced: the pod of that name (uid u1) was created when the record was there already", false,
 			},
+		},
+		"E13 it is the pod's all the same if the pod says so": {
+			record:   after("u0", calico()),
+			observed: seen(nodes(ready("n1")), web()),
+			want:     Verdict{Keep, InUse, "E11", "Pod default/web-0 is alive", false},
+		},
+		"E13 a record before the pod on a node that is not ready may still be of a sandbox": {
+			record:   after("u0", calico()),
+			observed: seen(nodes(lost()), web(pending, naming())),
+			want: Verdict{
+				Keep, NodeNotReady, "E10b",
+				"Pod default/web-0 was replaced: the pod of that name (uid u1) was created when the record was there already, and node \"n1\" is not ready: the sandbox may still run", false,
+			},
+		},
+		"E12 an ended pod whose addresses cannot be read holds none": {
+			record:   calico(),
+			observed: seen(nodes(ready("n1")), web(ended, naming(), unreadable)),
+			want: Verdict{
+				Orphan, OwnerReplaced, "E12", "Pod default/web-0 was replaced: the pod of that name has ended and had other addresses", false,
+			},
+		},
+		"a record that lacks a part is completed while its pod has the address": {
+			record:   lacking(whereabouts()),
+			observed: seen(nodes(ready("n1")), web()),
+			want:     Verdict{Repair, RecordIncomplete, "E11", "Pod default/web-0 is alive, but its record lacks a part: no entry", false},
+		},
+		"a record that lacks a part is left alone while its pod starts": {
+			record:   lacking(whereabouts()),
+			observed: seen(nodes(ready("n1")), web(pending, naming())),
+			want:     Verdict{Keep, Starting, "E13", "Pod default/web-0 is starting, and the record may be its own", false},
+		},
+		"a record that lacks a part is left alone while another pod has the address": {
+			record:   lacking(whereabouts()),
+			observed: seen(nodes(ready("n1")), web(func(p *Pod) { p.Name = "db-0" })),
+			want:     Verdict{Keep, InUse, "E11", "10.0.0.7 is in use by Pod default/db-0 (uid u1)", true},
+		},
+		"E6 a block goes with its node": {
+			record:   agents(),
+			observed: seen(nodes(ready("n2"))),
+			want:     Verdict{Quarantine, NodeGone, "E6", `node "n1" is gone, and nobody says that the machine is off`, false},
+		},
+		"E10 a block that nobody uses is stranded": {
+			record:   agents(),
+			observed: seen(nodes(ready("n1")), web(naming("10.0.0.9")), web(pending, naming(), on("n2"), func(p *Pod) { p.Name = "db-0" })),
+			want:     Verdict{Stranded, Unused, "E10", `no pod has an address of it, and none on node "n1" waits for one`, false},
+		},
+		"E11 a block is in use by every pod that names an address of it": {
+			record:   agents(),
+			observed: seen(nodes(ready("n1")), web()),
+			want:     Verdict{Keep, InUse, "E11", "10.0.0.7 is in use by Pod default/web-0 (uid u1)", false},
+		},
+		"E11 a pod on another node than the block's is drift": {
+			record:   agents(),
+			observed: seen(nodes(ready("n1"), ready("n2")), web(on("n2"))),
+			want:     Verdict{Keep, InUse, "E11", "10.0.0.7 is in use by Pod default/web-0 (uid u1)", true},
+		},
+		"E7 a pod that is going has its block": {
+			record:   agents(),
+			observed: seen(nodes(ready("n1")), web(deleted)),
+			want: Verdict{
+				Keep, Ending, "E7", `Pod default/web-0 (uid u1) is going, and the kubelet of node "n1" has not reported its end`, false,
+			},
+		},
+		"E2 a pod that has ended has no block": {
+			record:   agents(),
+			observed: seen(nodes(ready("n1")), web(ended)),
+			want:     Verdict{Stranded, Unused, "E10", `no pod has an address of it, and none on node "n1" waits for one`, false},
+		},
+		"E6 a pod on a vanished node does not make a living node's block Oakum's to delete": {
+			record:   agents(),
+			observed: seen(nodes(ready("n1")), web(deleted, on("n2"))),
+			want:     Verdict{Stranded, Unused, "E10", `no pod has an address of it, and none on node "n1" waits for one`, false},
+		},
+		"E13 a block may be for a pod that waits on its node": {
+			record:   agents(),
+			observed: seen(nodes(ready("n1")), web(pending, naming())),
+			want:     Verdict{Keep, Starting, "E13", `pod default/web-0 on node "n1" has no address yet, and may get one of these`, false},
+		},
+		"E13 a block that was just asked for is in use": {
+			record:   asked(agents()),
+			observed: seen(nodes(ready("n1"))),
+			want:     Verdict{Keep, Starting, "E13", `node "n1" asked for it a moment ago`, false},
+		},
+		"a block is kept where nodes were not looked for": {
+			record:   agents(),
+			observed: Observation{PodsKnown: true},
+			want:     Verdict{Keep, OwnerUnknown, "", "nobody here can tell about Agent n1", false},
 		},
 		"E14 an end without a word about the sandbox is no proof": {
 			record:   native(),
@@ -329,6 +441,18 @@ func calico() Allocation {
 	return a
 }
 
+// agents is a block, of which the program on its node hands the addresses out.
+func agents() Allocation {
+	a := handout(native(), "10.0.0.6", "10.0.0.7")
+	a.Owner = Owner{Kind: OwnerAgent, Name: "n1", Node: "n1"}
+	return a
+}
+
+func asked(a Allocation) Allocation {
+	a.Pending = true
+	return a
+}
+
 // tunnel is a hand-out to the node itself.
 func tunnel() Allocation {
 	a := native()
@@ -367,6 +491,23 @@ func ready(name string) Node            { return Node{Name: name, Ready: Conditi
 func lost() Node                        { return Node{Name: "n1", Ready: ConditionUnknown} }
 func seen(ns []Node, pods ...Pod) Observation {
 	return Observation{Nodes: ns, NodesKnown: true, Pods: pods, PodsKnown: true}
+}
+
+// settled: no node has gone for long.
+func settled(o Observation) Observation {
+	o.NodesSettled = true
+	return o
+}
+
+// after: when the hand-out was recorded already, the pod of its owner's name was the one with that UID.
+func after(uid string, a Allocation) Allocation {
+	a.Namesake = &Namesake{UID: uid}
+	return a
+}
+
+func lacking(a Allocation) Allocation {
+	a.Gap = "no entry"
+	return a
 }
 
 func fenced(o Observation, node string, gone time.Duration) Observation {

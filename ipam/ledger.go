@@ -27,8 +27,13 @@ type Judgement struct {
 // that comes back after a while may not have taken down yet what it must not run.
 func Consider(a Allocation, w World) Judgement {
 	j := Judgement{Allocation: a, Verdict: Judge(a, w)}
-	if n, ok := w.nodes[a.Owner.Node]; ok && j.Verdict.Disposition != Keep {
+	if !j.Verdict.Disposition.Leaked() {
+		return j
+	}
+	if n, ok := w.nodes[a.Owner.Node]; ok {
 		j.Basis = fmt.Sprintf("%s ready since %d", n.UID, n.ReadySince.Unix())
+	} else if a.Owner.Kind == OwnerPod && a.Owner.Node == "" {
+		j.Basis = fmt.Sprintf("%d returns", w.returns)
 	}
 	return j
 }
@@ -36,7 +41,9 @@ func Consider(a Allocation, w World) Judgement {
 // Sighting is what the ledger remembers of one hand-out.
 type Sighting struct {
 	FirstSeen Moment
-	// Suspicion is Orphan, Quarantine, or empty.
+	// Namesake is the first that was looked for; nil if none was.
+	Namesake *Namesake
+	// Suspicion is Orphan, Quarantine, Stranded, Repair, or empty.
 	Suspicion Disposition
 	// Basis is what that suspicion rests on.
 	Basis string
@@ -47,7 +54,12 @@ type Sighting struct {
 // Begins tells whether the judgement is a suspicion that was not there before.
 func (s Sighting) Begins(j Judgement) bool {
 	d := j.Verdict.Disposition
-	return (d == Orphan || d == Quarantine) && (s.Suspicion != d || s.Basis != j.Basis)
+	return d.suspicion() && (s.Suspicion != d || s.Basis != j.Basis)
+}
+
+// suspicion tells whether it takes two sightings before anything is done about it.
+func (d Disposition) suspicion() bool {
+	return d == Orphan || d == Quarantine || d == Stranded || d == Repair
 }
 
 // Patience is how long a suspicion must last.
@@ -75,9 +87,12 @@ func (l Ledger) Next(found []Judgement, at Moment, patience Patience) (next Ledg
 		if !seen {
 			s.FirstSeen = at
 		}
+		if s.Namesake == nil {
+			s.Namesake = j.Allocation.Namesake
+		}
 		var wait time.Duration
 		switch j.Verdict.Disposition {
-		case Orphan:
+		case Orphan, Stranded, Repair:
 			wait = patience.Grace
 		case Quarantine:
 			wait = patience.Quarantine

@@ -34,6 +34,9 @@ func TestLedgerNext(t *testing.T) {
 	elsewise := orphan
 	elsewise.Basis = "n1 came back"
 	blank := judged("h1", "")
+	lacking := judged("h1", Repair)
+	first, second := keep, keep
+	first.Allocation.Namesake, second.Allocation.Namesake = &Namesake{UID: "u1"}, &Namesake{UID: "u2"}
 
 	tests := map[string]struct {
 		patience Patience
@@ -62,7 +65,20 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute), found: js(orphan), due: js(orphan)},
 				{at: moment(6 * time.Minute), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(0)}},
+		},
+		"what lacks a part is due a grace after that was first seen": {
+			patience: usual,
+			runs: []run{
+				{at: moment(0), found: js(lacking), again: 5 * time.Minute},
+				{at: moment(5 * time.Minute), found: js(lacking), due: js(lacking)},
+			},
+			want: map[ID]Sighting{lacking.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Repair, Since: moment(0)}},
+		},
+		"the first namesake is remembered": {
+			patience: usual,
+			runs:     []run{{at: moment(0), found: js(keep)}, {at: moment(1), found: js(first)}, {at: moment(2), found: js(second)}, {at: moment(3), found: js(keep)}},
+			want:     map[ID]Sighting{keep.Allocation.ID(): {FirstSeen: moment(0), Namesake: &Namesake{UID: "u1"}}},
 		},
 		"what is in quarantine is due a quarantine after it was first suspected": {
 			patience: usual,
@@ -71,12 +87,12 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(6 * time.Minute), found: js(quarantine), again: 10 * time.Minute},
 				{at: moment(16 * time.Minute), found: js(quarantine), due: js(quarantine)},
 			},
-			want: map[ID]Sighting{quarantine.Allocation.ID(): {moment(time.Minute), Quarantine, "", moment(time.Minute)}},
+			want: map[ID]Sighting{quarantine.Allocation.ID(): {FirstSeen: moment(time.Minute), Suspicion: Quarantine, Since: moment(time.Minute)}},
 		},
 		"one sighting is never enough, however late in the process' life": {
 			patience: usual,
 			runs:     []run{{at: moment(1000 * time.Hour), found: js(orphan), again: 5 * time.Minute}},
-			want:     map[ID]Sighting{orphan.Allocation.ID(): {moment(1000 * time.Hour), Orphan, "", moment(1000 * time.Hour)}},
+			want:     map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(1000 * time.Hour), Suspicion: Orphan, Since: moment(1000 * time.Hour)}},
 		},
 		"two sightings suffice, however far apart": {
 			patience: usual,
@@ -84,7 +100,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(9 * time.Hour), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(0)}},
 		},
 		"no grace at all still needs two sightings, the second at once": {
 			patience: hasty,
@@ -92,7 +108,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 1},
 				{at: moment(1), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(0)}},
 		},
 		"a suspicion that clears starts anew": {
 			patience: usual,
@@ -102,7 +118,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(6 * time.Minute), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(11 * time.Minute), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(6 * time.Minute)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(6 * time.Minute)}},
 		},
 		"a proof that turns into a suspicion starts it anew": {
 			patience: usual,
@@ -111,7 +127,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(time.Minute), found: js(free), due: js(free)},
 				{at: moment(5 * time.Minute), found: js(orphan), again: 5 * time.Minute},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(5 * time.Minute)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(5 * time.Minute)}},
 		},
 		"an orphan that comes into quarantine waits a whole quarantine": {
 			patience: usual,
@@ -120,7 +136,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute), found: js(quarantine), again: 15 * time.Minute},
 				{at: moment(19 * time.Minute), found: js(quarantine), again: time.Minute},
 			},
-			want: map[ID]Sighting{quarantine.Allocation.ID(): {moment(0), Quarantine, "", moment(5 * time.Minute)}},
+			want: map[ID]Sighting{quarantine.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Quarantine, Since: moment(5 * time.Minute)}},
 		},
 		"what leaves quarantine as an orphan waits a whole grace": {
 			patience: usual,
@@ -129,7 +145,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(14 * time.Minute), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(19 * time.Minute), found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(14 * time.Minute)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(14 * time.Minute)}},
 		},
 		"an orphan whose node went and came back starts anew": {
 			patience: usual,
@@ -138,7 +154,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute), found: js(elsewise), again: 5 * time.Minute},
 				{at: moment(10 * time.Minute), found: js(elsewise), due: js(elsewise)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "n1 came back", moment(5 * time.Minute)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Basis: "n1 came back", Since: moment(5 * time.Minute)}},
 		},
 		"what is not found is forgotten": {
 			patience: usual,
@@ -154,7 +170,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute)},
 				{at: moment(6 * time.Minute), found: js(orphan), again: 5 * time.Minute},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(6 * time.Minute), Orphan, "", moment(6 * time.Minute)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(6 * time.Minute), Suspicion: Orphan, Since: moment(6 * time.Minute)}},
 		},
 		"a wall clock that jumps ahead shortens nothing": {
 			patience: usual,
@@ -163,7 +179,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: Moment{at("13:01:00"), time.Minute}, found: js(orphan), again: 4 * time.Minute},
 				{at: Moment{at("13:05:00"), 5 * time.Minute}, found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(0)}},
 		},
 		"a wall clock that jumps back lengthens nothing": {
 			patience: usual,
@@ -172,7 +188,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: Moment{at("11:01:00"), time.Minute}, found: js(orphan), again: 4 * time.Minute},
 				{at: Moment{at("11:05:00"), 5 * time.Minute}, found: js(orphan), due: js(orphan)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(0)}},
 		},
 		"a handle whose owner has another UID is another hand-out": {
 			patience: usual,
@@ -180,7 +196,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(5 * time.Minute), found: js(renewed), again: 5 * time.Minute},
 			},
-			want: map[ID]Sighting{renewed.Allocation.ID(): {moment(5 * time.Minute), Orphan, "", moment(5 * time.Minute)}},
+			want: map[ID]Sighting{renewed.Allocation.ID(): {FirstSeen: moment(5 * time.Minute), Suspicion: Orphan, Since: moment(5 * time.Minute)}},
 		},
 		"a handle with another sandbox is another hand-out": {
 			patience: usual,
@@ -188,7 +204,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(5 * time.Minute), found: js(restarted), again: 5 * time.Minute},
 			},
-			want: map[ID]Sighting{restarted.Allocation.ID(): {moment(5 * time.Minute), Orphan, "", moment(5 * time.Minute)}},
+			want: map[ID]Sighting{restarted.Allocation.ID(): {FirstSeen: moment(5 * time.Minute), Suspicion: Orphan, Since: moment(5 * time.Minute)}},
 		},
 		"the same handle in another network or backend is another hand-out": {
 			patience: usual,
@@ -197,9 +213,9 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute), found: js(orphan, elsewhere, foreign), due: js(orphan), again: 5 * time.Minute},
 			},
 			want: map[ID]Sighting{
-				orphan.Allocation.ID():    {moment(0), Orphan, "", moment(0)},
-				elsewhere.Allocation.ID(): {moment(5 * time.Minute), Orphan, "", moment(5 * time.Minute)},
-				foreign.Allocation.ID():   {moment(5 * time.Minute), Orphan, "", moment(5 * time.Minute)},
+				orphan.Allocation.ID():    {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(0)},
+				elsewhere.Allocation.ID(): {FirstSeen: moment(5 * time.Minute), Suspicion: Orphan, Since: moment(5 * time.Minute)},
+				foreign.Allocation.ID():   {FirstSeen: moment(5 * time.Minute), Suspicion: Orphan, Since: moment(5 * time.Minute)},
 			},
 		},
 		"a record that a neighbour's write changed is the same hand-out": {
@@ -208,7 +224,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(0), found: js(orphan), again: 5 * time.Minute},
 				{at: moment(5 * time.Minute), found: js(rewritten), due: js(rewritten)},
 			},
-			want: map[ID]Sighting{orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)}},
+			want: map[ID]Sighting{orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(0)}},
 		},
 		"the next look is when the first of several is due": {
 			patience: usual,
@@ -219,16 +235,16 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(16 * time.Minute), found: js(other, orphan), due: js(other, orphan)},
 			},
 			want: map[ID]Sighting{
-				orphan.Allocation.ID(): {moment(11 * time.Minute), Orphan, "", moment(11 * time.Minute)},
-				other.Allocation.ID():  {moment(0), Quarantine, "", moment(0)},
+				orphan.Allocation.ID(): {FirstSeen: moment(11 * time.Minute), Suspicion: Orphan, Since: moment(11 * time.Minute)},
+				other.Allocation.ID():  {FirstSeen: moment(0), Suspicion: Quarantine, Since: moment(0)},
 			},
 		},
 		"the next look is at once if one of several has no wait": {
 			patience: hasty,
 			runs:     []run{{at: moment(0), found: js(orphan, other), again: 1}},
 			want: map[ID]Sighting{
-				orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)},
-				other.Allocation.ID():  {moment(0), Quarantine, "", moment(0)},
+				orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(0)},
+				other.Allocation.ID():  {FirstSeen: moment(0), Suspicion: Quarantine, Since: moment(0)},
 			},
 		},
 		"a hand-out that nobody judged is kept": {
@@ -251,7 +267,7 @@ func TestLedgerNext(t *testing.T) {
 				{at: moment(5 * time.Minute), found: js(judged("h2", "nonsense"), orphan), due: js(orphan)},
 			},
 			want: map[ID]Sighting{
-				orphan.Allocation.ID(): {moment(0), Orphan, "", moment(0)},
+				orphan.Allocation.ID(): {FirstSeen: moment(0), Suspicion: Orphan, Since: moment(0)},
 				other.Allocation.ID():  {FirstSeen: moment(0)},
 			},
 		},

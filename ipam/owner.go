@@ -14,6 +14,8 @@ const (
 	OwnerNode           OwnerKind = "Node"
 	OwnerVirtualMachine OwnerKind = "VirtualMachine"
 	OwnerService        OwnerKind = "Service"
+	// OwnerAgent is the program on a node that hands out the addresses of its block by itself. It is known by its node.
+	OwnerAgent OwnerKind = "Agent"
 	// OwnerExternal is a reservation by hand. It is never judged and never released.
 	OwnerExternal OwnerKind = "External"
 )

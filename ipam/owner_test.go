@@ -52,7 +52,7 @@ func TestOwnerIs(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := tt.recorded.is(tt.seen); got != tt.want {
+			if got := tt.recorded.has(tt.seen); got != tt.want {
 				t.Errorf("got %t, want %t", got, tt.want)
 			}
 		})

@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,6 +18,8 @@ const (
 
 // Pool is the address ranges that blocks are carved from.
 type Pool struct {
+	// Kind of the object, for people; empty means AddressPool.
+	Kind string
 	Name string
 	// Network is the routing domain: pools of one network must not overlap.
 	Network string
@@ -175,7 +178,9 @@ func (p Pool) CheckOverlap(others []Pool) []Problem {
 			continue
 		}
 		problems = append(problems, p.overlaps(o, func(int, int) bool { return true },
-			func(string) string { return fmt.Sprintf("AddressPool %q of network %q", o.Name, o.Network) })...)
+			func(string) string {
+				return fmt.Sprintf("%s %q of network %q", cmp.Or(o.Kind, "AddressPool"), o.Name, o.Network)
+			})...)
 	}
 	return problems
 }

@@ -19,6 +19,8 @@ const (
 	BlockMalformed Rule = "block-malformed"
 	// SecondUnfilledBlock: a new block for a node that has room in another one of that pool.
 	SecondUnfilledBlock Rule = "second-unfilled-block"
+	// StaleBlockRequest: a new block for a request that nobody waits for any more.
+	StaleBlockRequest Rule = "stale-block-request"
 	// AllocationUnowned: an allocation that does not say whose it is.
 	AllocationUnowned Rule = "allocation-unowned"
 	// AllocationConflict: an address that is not there to be had, or a handle that is another owner's.

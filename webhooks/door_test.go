@@ -102,7 +102,7 @@ func newDoor(t testing.TB, settings config.Backend, objects ...known) *door {
 		}
 	}
 	d.api = builder.Build()
-	witness, err := cluster.NewWitness(t.Context(), informers{pods: pods, nodes: nodes}, d.api, d.clock, false)
+	witness, err := cluster.NewWitness(t.Context(), informers{pods: pods, nodes: nodes}, d.api, d.clock, cluster.Settings{})
 	check(t, err)
 	for _, o := range objects {
 		switch object := o.Object.(type) {
@@ -124,7 +124,7 @@ func newDoor(t testing.TB, settings config.Backend, objects ...known) *door {
 		Owners: Owners{Witness: witness, Client: d.api, ExcludedNamespaces: []string{"kube-system"}},
 		Claims: Claims{Client: d.api, Live: d.api, Namespace: "oakum-system", Clock: d.clock},
 	}
-	Register(server{hooks: d.hooks}, scheme, AddressPool{Records: d.records, Witness: witness, Live: d.api, Effects: effects}, d.blocks)
+	Register(server{hooks: d.hooks}, scheme, AddressPool{Records: d.records, Witness: witness, Live: d.api, Effects: effects}, d.blocks, Pod{})
 	return d
 }
 

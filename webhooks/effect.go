@@ -2,12 +2,14 @@ package webhooks
 
 import (
 	"errors"
+	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -49,10 +51,7 @@ func (e Effects) Of(rule ipam.Rule) config.Effect {
 		if effect, set := e.settings.Rules[string(rule)]; set {
 			return effect
 		}
-		if rule == ipam.PoolInUse {
-			return config.EffectWarn
-		}
-		return config.EffectDeny
+		return config.UsualEffect(e.backend, string(rule))
 	case config.ModeWarn:
 		if e.settings.Rules[string(rule)] == config.EffectOff {
 			return config.EffectOff
@@ -122,6 +121,33 @@ func (e Effects) answer(s subject, problems []ipam.Problem, dryRun bool) (admiss
 	return warnings, nil
 }
 
+// foreign answers the write of another program's object. A refusal is always Forbidden (403): every other code means
+// something else to one network plugin or another, and sends it into retries or onto a wrong branch.
+func (e Effects) foreign(req admission.Request, kind, resource string, problems []ipam.Problem) admission.Response {
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name}}
+	object.SetGroupVersionKind(schema.GroupVersionKind{Group: req.Kind.Group, Version: req.Kind.Version, Kind: kind})
+	s, dryRun := subject{object, kind, resource}, req.DryRun != nil && *req.DryRun
+	quiet := dryRun || e.denies(problems)
+	var warnings admission.Warnings
+	var refused []string
+	for _, p := range problems {
+		switch e.Of(p.Rule) {
+		case config.EffectWarn:
+			warnings = append(warnings, e.warn(s, p, quiet))
+		case config.EffectDeny:
+			refused = append(refused, string(p.Rule)+": "+message(p))
+			e.count(p.Rule, config.EffectDeny, dryRun)
+		case config.EffectOff:
+		}
+	}
+	if len(refused) == 0 {
+		return admission.Allowed("").WithWarnings(warnings...)
+	}
+	answer := admission.Denied(strings.Join(refused, "; ")).WithWarnings(warnings...)
+	answer.Result.Code, answer.Result.Reason = http.StatusForbidden, metav1.StatusReasonForbidden
+	return answer
+}
+
 // warn returns a warning as the client sees it, and records it unless it shall be quiet.
 func (e Effects) warn(s subject, p ipam.Problem, quiet bool) string {
 	warning := string(p.Rule) + ": " + message(p)
@@ -155,7 +181,8 @@ func notJudged(err error) admission.Warnings {
 // reference is what an Event is about. The object itself does not exist yet while it is being created.
 func (s subject) reference() runtime.Object {
 	return &corev1.ObjectReference{
-		APIVersion: s.GetObjectKind().GroupVersionKind().GroupVersion().String(), Kind: s.kind, Name: s.GetName(), UID: s.GetUID(),
+		APIVersion: s.GetObjectKind().GroupVersionKind().GroupVersion().String(), Kind: s.kind,
+		Namespace: s.GetNamespace(), Name: s.GetName(), UID: s.GetUID(),
 	}
 }
 

@@ -26,10 +26,17 @@ const (
 	ValidatePoolPath  = "/validate-ipam-oakum-dev-v1alpha1-addresspool"
 	MutateBlockPath   = "/mutate-ipam-oakum-dev-v1alpha1-addressblock"
 	ValidateBlockPath = "/validate-ipam-oakum-dev-v1alpha1-addressblock"
+	MutatePodPath     = "/mutate--v1-pod"
+	// ValidateIPPoolPath is that of Whereabouts' pools.
+	ValidateIPPoolPath = "/validate-whereabouts-cni-cncf-io-v1alpha1-ippool"
+	// ValidateCoilPoolPath and ValidateCoilBlockPath are those of Coil's pools and blocks.
+	ValidateCoilPoolPath  = "/validate-coil-cybozu-com-v2-addresspool"
+	ValidateCoilBlockPath = "/validate-coil-cybozu-com-v2-addressblock"
 )
 
-// Register serves the native webhooks. The scheme must know ipam.oakum.dev/v1alpha1.
-func Register(server webhook.Server, scheme *runtime.Scheme, pools AddressPool, blocks AddressBlock) {
+// Register serves the native webhooks and that of pods. The scheme must know ipam.oakum.dev/v1alpha1.
+func Register(server webhook.Server, scheme *runtime.Scheme, pools AddressPool, blocks AddressBlock, pods Pod) {
+	server.Register(MutatePodPath, &admission.Webhook{Handler: admission.HandlerFunc(pods.Default)})
 	server.Register(MutatePoolPath, &admission.Webhook{Handler: admission.HandlerFunc(pools.Default)})
 	server.Register(ValidatePoolPath, admission.WithValidator(scheme, pools))
 	server.Register(MutateBlockPath, &admission.Webhook{Handler: bounded{admission.HandlerFunc(blocks.Default)}})

@@ -59,6 +59,7 @@ func review(t testing.TB, verb admissionv1.Operation, old, object kruntime.Objec
 
 func TestRegister(t *testing.T) {
 	want := []string{
+		"/mutate--v1-pod",
 		"/mutate-ipam-oakum-dev-v1alpha1-addressblock", "/mutate-ipam-oakum-dev-v1alpha1-addresspool",
 		"/validate-ipam-oakum-dev-v1alpha1-addressblock", "/validate-ipam-oakum-dev-v1alpha1-addresspool",
 	}
@@ -164,7 +165,7 @@ func TestWhatIsNoReviewIsABadRequest(t *testing.T) {
 		"an update of nothing":            `{` + header + `,"request":{"uid":"r1","operation":"UPDATE"}}`,
 		"an update without an old object": `{` + header + `,"request":{"uid":"r1","operation":"UPDATE","object":{"kind":"AddressBlock","apiVersion":"ipam.oakum.dev/v1alpha1","spec":{"subnets":7}}}}`,
 	} {
-		for path := range d.hooks {
+		for _, path := range []string{MutatePoolPath, ValidatePoolPath, MutateBlockPath, ValidateBlockPath} {
 			t.Run(name+" to "+path, func(t *testing.T) {
 				if got := d.serve(t, path, []byte(body)); got.Allowed || got.Result.Code != http.StatusBadRequest {
 					t.Errorf("the answer is %t, %+v", got.Allowed, got.Result)

@@ -64,6 +64,8 @@ backends:
     mode: Observe
     rules: {second-unfilled-block: Warn, pool-in-use: "Off", pool-overlap: Deny}
     podFinalizers: false
+  whereabouts: {mode: Warn, rules: {allocation-unowned: Off, pool-overlap: Deny}, podFinalizers: false, namespace: cni, defaultNetwork: true}
+  coil: {mode: Enforce, rules: {stale-block-request: Warn, second-unfilled-block: Off}, podFinalizers: false, restartCoild: true}
 finalizers:
   pods: {deadline: 1h30m, excludedNamespaces: [a, b], backfillPerSecond: 7}
   nodes: {backends: [native], deadline: 45s}
@@ -79,10 +81,20 @@ log: {level: debug}
 				*c = Configuration{
 					TypeMeta:  c.TypeMeta,
 					Namespace: "network",
-					Backends: Backends{Native: Backend{
-						Mode:  ModeObserve,
-						Rules: map[string]Effect{"second-unfilled-block": EffectWarn, "pool-in-use": EffectOff, "pool-overlap": EffectDeny},
-					}},
+					Backends: Backends{
+						Native: Backend{
+							Mode:  ModeObserve,
+							Rules: map[string]Effect{"second-unfilled-block": EffectWarn, "pool-in-use": EffectOff, "pool-overlap": EffectDeny},
+						},
+						Whereabouts: Whereabouts{
+							Backend:   Backend{Mode: ModeWarn, Rules: map[string]Effect{"allocation-unowned": EffectOff, "pool-overlap": EffectDeny}},
+							Namespace: "cni", DefaultNetwork: true,
+						},
+						Coil: Coil{
+							Backend:      Backend{Mode: ModeEnforce, Rules: map[string]Effect{"stale-block-request": EffectWarn, "second-unfilled-block": EffectOff}},
+							RestartCoild: true,
+						},
+					},
 					Finalizers: Finalizers{
 						Pods: PodFinalizers{
 							Deadline:           metav1.Duration{Duration: 90 * time.Minute},

@@ -13,7 +13,9 @@ func Default() *Configuration {
 		TypeMeta:  metav1.TypeMeta{APIVersion: APIVersion, Kind: Kind},
 		Namespace: "oakum-system",
 		Backends: Backends{
-			Native: Backend{Mode: ModeEnforce, PodFinalizers: true},
+			Native:      Backend{Mode: ModeEnforce, PodFinalizers: true},
+			Whereabouts: Whereabouts{Backend: Backend{Mode: ModeObserve, PodFinalizers: true}, Namespace: metav1.NamespaceSystem},
+			Coil:        Coil{Backend: Backend{Mode: ModeObserve, PodFinalizers: true}},
 		},
 		Finalizers: Finalizers{
 			Pods: PodFinalizers{

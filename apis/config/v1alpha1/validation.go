@@ -45,7 +45,7 @@ func (b Backends) validate(path *field.Path) field.ErrorList {
 			errs = append(errs, validateRule(name, backend.Rules[name], backend.known, path.Child("rules").Key(name))...)
 		}
 	}
-	return errs
+	return append(errs, validateNamespace(b.Whereabouts.Namespace, path.Child("whereabouts", "namespace"))...)
 }
 
 func validateRule(name string, effect Effect, known []rule, path *field.Path) field.ErrorList {
@@ -74,7 +74,9 @@ func (f Finalizers) validate(backends Backends, path *field.Path) field.ErrorLis
 	}
 	var names []string
 	for _, backend := range backends.named() {
-		names = append(names, backend.name)
+		if backend.holdsNodes {
+			names = append(names, backend.name)
+		}
 	}
 	for i, name := range f.Nodes.Backends {
 		errs = append(errs, validateOneOf(name, nodes.Child("backends").Index(i), names...)...)

@@ -25,6 +25,9 @@ func TestValidate(t *testing.T) {
 				`kind: Required value: must be "Configuration"`,
 				`namespace: Invalid value: "": must be the name of a namespace: at most 63 lower case letters, digits and inner hyphens`,
 				`backends.native.mode: Required value: must be one of "Off", "Observe", "Warn", "Enforce"`,
+				`backends.whereabouts.mode: Required value: must be one of "Off", "Observe", "Warn", "Enforce"`,
+				`backends.coil.mode: Required value: must be one of "Off", "Observe", "Warn", "Enforce"`,
+				`backends.whereabouts.namespace: Invalid value: "": must be the name of a namespace: at most 63 lower case letters, digits and inner hyphens`,
 				`finalizers.pods.deadline: Invalid value: "0s": must be 1s to 24h0m0s`,
 				`finalizers.pods.backfillPerSecond: Invalid value: 0: must be 1 to 1000`,
 				`finalizers.nodes.deadline: Invalid value: "0s": must be 1s to 5m0s`,
@@ -51,6 +54,31 @@ func TestValidate(t *testing.T) {
 				`namespace: Invalid value: "Oakum": must be the name of a namespace: at most 63 lower case letters, digits and inner hyphens`,
 				`finalizers.pods.excludedNamespaces[1]: Invalid value: "kube_system": must be the name of a namespace: at most 63 lower case letters, digits and inner hyphens`,
 				`leaderElection.namespace: Invalid value: "a.b": must be the name of a namespace: at most 63 lower case letters, digits and inner hyphens`,
+			},
+		},
+		"Whereabouts' writes that add an address are never refused": {
+			change: func(c *Configuration) {
+				c.Backends.Whereabouts.Rules = map[string]Effect{"allocation-unowned": EffectDeny, "pool-in-use": EffectWarn}
+			},
+			want: []string{
+				`backends.whereabouts.rules[allocation-unowned]: Invalid value: "Deny": must be Warn or Off: Whereabouts starts the pod all the same, on an address that no IPPool knows`,
+				`backends.whereabouts.rules[pool-in-use]: Unsupported value: "pool-in-use": supported values: "allocation-unowned", "pool-overlap"`,
+			},
+		},
+		"coild is not kept waiting for a block that it needs": {
+			change: func(c *Configuration) {
+				c.Backends.Coil.Rules = map[string]Effect{"second-unfilled-block": EffectDeny, "stale-block-request": EffectDeny, "pool-in-use": EffectWarn}
+			},
+			want: []string{
+				`backends.coil.rules[pool-in-use]: Unsupported value: "pool-in-use": supported values: "pool-overlap", "second-unfilled-block", "stale-block-request"`,
+				`backends.coil.rules[second-unfilled-block]: Invalid value: "Deny": must be Warn or Off: coild waits for the block, and every other pod of that node and pool waits behind it`,
+			},
+		},
+		"no Node is held for a backend that knows none": {
+			change: func(c *Configuration) { c.Finalizers.Nodes.Backends = []string{"whereabouts", "coil"} },
+			want: []string{
+				`finalizers.nodes.backends[0]: Unsupported value: "whereabouts": supported values: "native"`,
+				`finalizers.nodes.backends[1]: Unsupported value: "coil": supported values: "native"`,
 			},
 		},
 		"a rule must be one of the backend's, with an effect that it can have": {

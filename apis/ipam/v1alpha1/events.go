@@ -24,6 +24,10 @@ const (
 	EventIPAddressGarbageCollected EventReason = "IPAddressGarbageCollected"
 	// EventIPAddressGarbageCollectionFailed (Warning, likewise): it could not.
 	EventIPAddressGarbageCollectionFailed EventReason = "IPAddressGarbageCollectionFailed"
+	// EventRecordRepaired (Normal, likewise): the record of an address in use lacked a part, and was completed.
+	EventRecordRepaired EventReason = "RecordRepaired"
+	// EventRecordRepairFailed (Warning, likewise): it could not be.
+	EventRecordRepairFailed EventReason = "RecordRepairFailed"
 	// EventAuditStopped (Warning, on the LeakReport): the evidence collapsed. The note says how.
 	EventAuditStopped EventReason = "AuditStopped"
 	// EventAdmissionWarning (Warning): a write was admitted that breaks a rule.

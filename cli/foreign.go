@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
+	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/whereabouts"
+	"github.com/oakum-dev/oakum/finalizers"
+	"github.com/oakum-dev/oakum/webhooks"
+)
+
+// foreign is a backend whose kinds come with another program. It is inactive for as long as they are not installed.
+type foreign struct {
+	name     string
+	settings config.Backend
+	// kinds must all be served.
+	kinds []schema.GroupVersionKind
+	// open prepares the cache, connects what this backend alone has, and returns it.
+	open func(ctx context.Context, p parts) (backends.Backend, error)
+	// record is the kind that names pods, and named returns their names.
+	record ctrlclient.Object
+	named  func(ctrlclient.Object) []types.NamespacedName
+}
+
+// admit takes foreign backends in: those whose kinds are served now before it returns, the others when theirs appear.
+func (h *house) admit(ctx context.Context, p parts, all ...foreign) error {
+	for _, f := range all {
+		if f.settings.Mode == config.ModeOff {
+			continue
+		}
+		if h.served(f.kinds) {
+			if err := h.takeIn(ctx, p, f); err != nil {
+				return fmt.Errorf("taking in %s: %w", f.name, err)
+			}
+			continue
+		}
+		h.log.Info("inactive: its kinds are not installed", "backend", f.name)
+		err := h.mgr.Add(everywhere(func(ctx context.Context) error {
+			err := wait.PollUntilContextCancel(ctx, appearance, false, func(context.Context) (bool, error) { return h.served(f.kinds), nil })
+			if err != nil {
+				return nil //nolint:nilerr // The only error is that the context ended.
+			}
+			return h.takeIn(ctx, p, f)
+		}))
+		if err != nil {
+			return fmt.Errorf("waiting for %s: %w", f.name, err)
+		}
+	}
+	return nil
+}
+
+// appearance is how often kinds that are not served are asked for.
+const appearance = 10 * time.Second
+
+// served tells whether the API server serves every one of the kinds. A failure counts as no: it is asked again.
+func (h *house) served(kinds []schema.GroupVersionKind) bool {
+	return !slices.ContainsFunc(kinds, func(k schema.GroupVersionKind) bool {
+		_, err := h.mgr.GetRESTMapper().RESTMapping(k.GroupKind(), k.Version)
+		return err != nil
+	})
+}
+
+// takeIn makes a foreign backend active.
+func (h *house) takeIn(ctx context.Context, p parts, f foreign) error {
+	records, err := f.open(ctx, p)
+	if err != nil {
+		return err
+	}
+	if holds(f.settings) {
+		p.records.Add(records)
+		if err := p.pods.Watch(h.mgr.GetCache(), f.record, f.named); err != nil {
+			return err
+		}
+	}
+	if err := h.watch(records, f.settings, p); err != nil {
+		return err
+	}
+	h.log.Info("active", "backend", f.name, "mode", f.settings.Mode)
+	return nil
+}
+
+// whereabouts is the backend of that name.
+func (h *house) whereabouts() foreign {
+	settings := h.settings.Backends.Whereabouts
+	client, live := h.mgr.GetClient(), h.mgr.GetAPIReader()
+	empty := func() ctrlclient.Object { return &whereabouts.IPPool{} }
+	return foreign{
+		name: whereabouts.Name, settings: settings.Backend,
+		kinds: []schema.GroupVersionKind{
+			whereabouts.GroupVersion.WithKind("IPPool"), whereabouts.GroupVersion.WithKind("OverlappingRangeIPReservation"),
+		},
+		open: func(ctx context.Context, p parts) (backends.Backend, error) {
+			if err := whereabouts.Index(ctx, h.mgr.GetFieldIndexer()); err != nil {
+				return nil, err
+			}
+			err := finalizers.SetupPool(h.mgr, "ippool", &finalizers.RecordPool{
+				Client: client, Voice: p.voice, Kind: whereabouts.GroupVersion.WithKind("IPPool"), New: empty,
+				Count:  func(o ctrlclient.Object) int { return len(o.(*whereabouts.IPPool).Spec.Allocations) },
+				Wanted: settings.Mode == config.ModeEnforce,
+			})
+			if err != nil {
+				return nil, err
+			}
+			records := whereabouts.New(client, live, client, settings.Namespace, whereabouts.Optional{
+				NodeSlicePools:               h.served([]schema.GroupVersionKind{whereabouts.GroupVersion.WithKind("NodeSlicePool")}),
+				NetworkAttachmentDefinitions: h.served([]schema.GroupVersionKind{whereabouts.AttachmentGroupVersion.WithKind("NetworkAttachmentDefinition")}),
+			})
+			h.mgr.GetWebhookServer().Register(webhooks.ValidateIPPoolPath, &admission.Webhook{Handler: webhooks.RangePool{
+				Kind: "IPPool", Resource: "ippools", Field: "spec.range", Read: records.Read, Pools: records.Pools,
+				Effects: webhooks.NewEffects(whereabouts.Name, settings.Backend, p.admission, p.recorder),
+			}})
+			return records, nil
+		},
+		record: empty(),
+		named:  func(o ctrlclient.Object) []types.NamespacedName { return whereabouts.Pods(o.(*whereabouts.IPPool)) },
+	}
+}

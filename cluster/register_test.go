@@ -1,0 +1,83 @@
+package cluster
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/oakum-dev/oakum/ipam"
+	"github.com/oakum-dev/oakum/test/fixture"
+)
+
+// A record that does not tell its node is judged by what happened to every node while somebody watched.
+func TestLiveLookWithoutANode(t *testing.T) {
+	readySince := func(minute int) func(*corev1.Node) {
+		return func(n *corev1.Node) {
+			n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Date(2026, 11, 30, 12, minute, 0, 0, time.UTC))
+		}
+	}
+	add := func(n *corev1.Node) step { return func(_ *testing.T, s *scene) { s.nodes.Add(n) } }
+	modify := func(n *corev1.Node) step { return func(_ *testing.T, s *scene) { s.nodes.Modify(n) } }
+	remove := func(n *corev1.Node) step { return func(_ *testing.T, s *scene) { s.nodes.Delete(n) } }
+	n1 := node("n1", "n1-uid", readySince(0))
+	lost := node("n1", "n1-uid", readySince(1), fixture.NotReady)
+	back := node("n1", "n1-uid", readySince(2))
+	n2 := node("n2", "n2-uid", readySince(0))
+	joining := node("n2", "n2-uid", readySince(0), fixture.NotReady)
+	orphan := ipam.Verdict{
+		Disposition: ipam.Orphan, Reason: ipam.OwnerGone, Evidence: "E10",
+		Detail: "Pod default/web-0 does not exist, and every node that it can have been on is ready",
+	}
+	quarantine := ipam.Verdict{
+		Disposition: ipam.Quarantine, Reason: ipam.OwnerGone, Evidence: "E10",
+		Detail: "Pod default/web-0 does not exist, the record does not tell its node, and that may be gone",
+	}
+	silent := ipam.Verdict{
+		Disposition: ipam.Keep, Reason: ipam.NodeNotReady, Evidence: "E10b",
+		Detail: `Pod default/web-0 does not exist, the record does not tell its node, and node "n1" is not ready: the sandbox may still run there`,
+	}
+	tests := map[string]struct {
+		steps []step
+		want  ipam.Verdict
+		basis string
+	}{
+		"soon after the start a node may have gone before it": {[]step{add(n1), at(60)}, quarantine, "0 returns"},
+		"a quarantine later none has":                         {[]step{add(n1), at(900)}, orphan, "0 returns"},
+		"a node that goes begins another quarantine":          {[]step{add(n1), add(n2), at(900), remove(n2), at(1799)}, quarantine, "0 returns"},
+		"which ends": {[]step{add(n1), add(n2), at(900), remove(n2), at(1800)}, orphan, "0 returns"},
+		"a node that is replaced by its namesake has gone":         {[]step{add(n1), at(900), modify(node("n1", "n1-uid-2", readySince(0))), at(1000)}, quarantine, "0 returns"},
+		"a node that is not ready may run it":                      {[]step{add(n1), at(900), modify(lost)}, silent, ""},
+		"one that comes back is something new to rest on":          {[]step{add(n1), at(900), modify(lost), modify(back)}, orphan, "1 returns"},
+		"so is one that was away when nobody looked":               {[]step{add(n1), at(900), modify(back)}, orphan, "1 returns"},
+		"news of other things are none":                            {[]step{add(n1), at(900), modify(node("n1", "n1-uid", readySince(0), fixture.OutOfService))}, orphan, "0 returns"},
+		"a node that joins runs nothing yet":                       {[]step{add(n1), at(900), add(joining)}, orphan, "0 returns"},
+		"and has not returned when it is ready for the first time": {[]step{add(n1), at(900), add(joining), modify(node("n2", "n2-uid", readySince(1)))}, orphan, "0 returns"},
+		"but when it is for the second time": {
+			[]step{
+				add(n1), at(900), add(joining), modify(n2),
+				modify(node("n2", "n2-uid", readySince(1), fixture.NotReady)), modify(node("n2", "n2-uid", readySince(2))),
+			},
+			orphan, "1 returns",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			perform(t, func(t *testing.T, s *scene) {
+				for _, step := range tt.steps {
+					step(t, s)
+					synctest.Wait()
+				}
+				record := ipam.Allocation{Handle: "c1", Owner: ipam.Owner{Kind: ipam.OwnerPod, Namespace: "default", Name: "web-0", ContainerID: "c1"}}
+				world, err := s.LiveLook(t.Context(), record)
+				check(t, err)
+				want := ipam.Judgement{Allocation: record, Verdict: tt.want, Basis: tt.basis}
+				if diff := difference(want, ipam.Consider(record, world)); diff != "" {
+					t.Errorf("judgement (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
