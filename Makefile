@@ -38,7 +38,7 @@ build: ## compile bin/oakum
 
 .PHONY: generate
 generate: bin/controller-gen ## derive deep copies, CRDs, webhook manifests, RBAC and docs/cli.md from the code
-	bin/controller-gen object paths=./apis/...
+	bin/controller-gen object paths=./apis/... paths=./backends/...
 	bin/controller-gen crd paths=./apis/ipam/... output:crd:dir=config/crd
 	bin/controller-gen webhook paths=./webhooks output:webhook:dir=config/webhook
 	bin/controller-gen rbac:roleName=oakum paths=./cli output:rbac:dir=config/rbac
@@ -46,9 +46,9 @@ generate: bin/controller-gen ## derive deep copies, CRDs, webhook manifests, RBA
 
 .PHONY: verify
 verify: bin/golangci-lint bin/kustomize ## check generated files, modules, format and code; only regenerates
-	@before=$$(mktemp -d); trap 'rm -rf "$$before"' EXIT; cp -R apis config docs "$$before"; \
+	@before=$$(mktemp -d); trap 'rm -rf "$$before"' EXIT; cp -R apis backends config docs "$$before"; \
 	$(MAKE) --no-print-directory generate; \
-	for folder in apis config docs; do git --no-pager diff --no-index "$$before/$$folder" $$folder || stale=yes; done; \
+	for folder in apis backends config docs; do git --no-pager diff --no-index "$$before/$$folder" $$folder || stale=yes; done; \
 	if [[ $${stale-} ]]; then echo 'The files above were stale. They are fresh now: commit them.' >&2; exit 1; fi
 	bin/kustomize build config/default > /dev/null
 	@for module in . tools/*/; do echo "go -C $$module mod tidy -diff"; go -C $$module mod tidy -diff; done

@@ -37,6 +37,8 @@ type Auditor struct {
 	// Mode is the backend's: only ModeEnforce releases.
 	Mode     config.Mode
 	Settings config.Audit
+	// Restart: a program that has a stranded hand-out is restarted.
+	Restart bool
 	// Client reads and writes the LeakReport, and looks for finalizers that are left.
 	Client client.Client
 	// Live reads without a cache.
@@ -54,6 +56,9 @@ type Auditor struct {
 	ledger ipam.Ledger
 	// census is what the last run saw, whether it believed it or not.
 	census *cluster.Census
+	// restarts has when the program on a node was restarted last, and restarted when any was.
+	restarts  map[string]time.Duration
+	restarted time.Duration
 	// given are the hand-outs that were given back, for as long as they are listed.
 	given map[ipam.ID]bool
 	// failures counts the runs that failed in a row.
@@ -224,11 +229,18 @@ func (a *Auditor) act(ctx context.Context, due []ipam.Judgement, r *result) (fai
 	slices.SortStableFunc(due, func(x, y ipam.Judgement) int { return cmp.Compare(since(x), since(y)) })
 	budget := a.budget(len(r.judged))
 	for _, j := range due {
-		if j.Verdict.Disposition == ipam.Repair {
+		switch j.Verdict.Disposition {
+		case ipam.Repair:
 			if err := a.repair(ctx, j.Allocation); err != nil {
 				failures = append(failures, err)
 			}
 			continue
+		case ipam.Stranded:
+			if err := a.restart(ctx, j.Allocation); err != nil {
+				failures = append(failures, err)
+			}
+			continue
+		default:
 		}
 		proven := j.Verdict.Disposition == ipam.Free
 		if budget == 0 && !proven {
@@ -428,5 +440,39 @@ func (a *Auditor) repair(ctx context.Context, alloc ipam.Allocation) error {
 	}
 	a.Log.Info("repaired", fields(alloc, again.Verdict)...)
 	a.event(ctx, alloc, v1alpha1.EventRecordRepaired, "completed the record of %s (%s, handle %s): %s", addresses(alloc), a.Backend.Name(), alloc.Handle, again.Verdict.Detail)
+	return nil
+}
+
+// The least time between two restarts of the program on one node, and of any.
+const (
+	restartAgain = time.Hour
+	restartNext  = time.Minute
+)
+
+// restart makes the program that has a stranded hand-out start anew, where that is asked for: it gives back what it does
+// not use when it starts. It is done for one node at a time, and seldom.
+func (a *Auditor) restart(ctx context.Context, alloc ipam.Allocation) error {
+	records, ok := a.Backend.(backends.Restarter)
+	if !ok || !a.Restart {
+		return nil
+	}
+	now, node := a.Clock().Steady, alloc.Owner.Node
+	last, before := a.restarts[node]
+	if before && now-last < restartAgain || len(a.restarts) > 0 && now-a.restarted < restartNext {
+		return nil
+	}
+	again, _, err := a.look(ctx, alloc)
+	if err != nil || again.Verdict.Disposition != ipam.Stranded {
+		return err
+	}
+	if a.restarts == nil {
+		a.restarts = map[string]time.Duration{}
+	}
+	a.restarts[node], a.restarted = now, now
+	if err := records.Restart(ctx, alloc); err != nil {
+		return fmt.Errorf("restarting what has %s on node %q: %w", alloc.Handle, node, err)
+	}
+	a.Log.Info("restarted its program", fields(alloc, again.Verdict)...)
+	a.event(ctx, alloc, v1alpha1.EventAgentRestarted, "restarted the program on node %q that has it: %s", node, again.Verdict.Detail)
 	return nil
 }

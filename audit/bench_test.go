@@ -68,7 +68,7 @@ func (c *crowd) LiveLook(ctx context.Context, a ipam.Allocation) (ipam.World, er
 }
 
 func (c *crowd) auditor() *Auditor {
-	t := newTruth(false)
+	t := newTruth(false, false)
 	r := &reports{truth: t}
 	return &Auditor{
 		Backend: c, Witness: c, Clock: t.clock, Mode: config.ModeEnforce, Settings: sound(),

@@ -1,10 +1,17 @@
 package audit
 
 import (
+	"slices"
 	"time"
 
 	"github.com/oakum-dev/oakum/ipam"
 )
+
+// machineOf returns which machine has the name of the node that the pod, or the last one of that name, was bound to; -1 if
+// none has.
+func (t *truth) machineOf(i int) int {
+	return slices.IndexFunc(t.machines[:], func(m *machine) bool { return t.pods[i] != nil && t.pods[i].Node == m.name })
+}
 
 // tidy has the kubelet take down what it must not run.
 func (t *truth) tidy(i int) bool {
@@ -18,7 +25,7 @@ func (t *truth) heartbeat(i int) bool {
 	if n == nil || !t.machines[i].heard() || n.Ready == ipam.ConditionTrue {
 		return false
 	}
-	n.Ready, n.ReadySince = ipam.ConditionTrue, t.stamp()
+	n.Ready, n.ReadySince, t.machines[i].joined = ipam.ConditionTrue, t.stamp(), true
 	return true
 }
 
@@ -46,7 +53,7 @@ func (t *truth) power(i int, on bool) bool {
 			p.ended = -1 // A kubelet that starts knows which pods have ended.
 		}
 	}
-	t.register(i)
+	t.register(i, true)
 	return true
 }
 
@@ -85,12 +92,15 @@ func (t *truth) unregister(i int) bool {
 }
 
 // register has a kubelet that was restarted make a Node anew. It finds its sandboxes as they were.
-func (t *truth) register(i int) bool {
+func (t *truth) register(i int, ready bool) bool {
 	m := t.machines[i]
 	if t.nodes[i] != nil || !m.heard() {
 		return false
 	}
-	t.nodes[i] = &ipam.Node{Name: m.name, UID: t.name("n"), Created: t.stamp(), Ready: ipam.ConditionTrue, ReadySince: t.stamp()}
+	t.nodes[i] = &ipam.Node{Name: m.name, UID: t.name("n"), Created: t.stamp(), Ready: ipam.ConditionFalse, ReadySince: t.stamp()}
+	if ready {
+		t.heartbeat(i)
+	}
 	m.registration = t.nodes[i].UID
 	for _, s := range t.sandboxes {
 		if s.machine == m && s.pod != nil {
@@ -101,19 +111,19 @@ func (t *truth) register(i int) bool {
 }
 
 // replace has another machine register under the name. The old one, if it is on, goes on for ever, cut off.
-func (t *truth) replace(i int) bool {
+func (t *truth) replace(i int, ready bool) bool {
 	if t.nodes[i] != nil {
 		return false
 	}
 	t.machines[i].linked = false
 	t.machines[i] = &machine{name: t.machines[i].name, on: true, linked: true}
-	return t.register(i)
+	return t.register(i, ready)
 }
 
 // tunnel records an address that the node has for itself.
 func (t *truth) tunnel(i, first int) bool {
 	n, m := t.nodes[i], t.machines[i]
-	if n == nil || !m.heard() {
+	if n == nil || !m.heard() || t.byName {
 		return false
 	}
 	for _, s := range t.sandboxes {
@@ -121,7 +131,7 @@ func (t *truth) tunnel(i, first int) bool {
 			return false
 		}
 	}
-	handle, offsets := t.record(ipam.Owner{Kind: ipam.OwnerNode, Name: n.Name, UID: n.UID, Node: n.Name}, first)
+	handle, offsets := t.record(ipam.Owner{Kind: ipam.OwnerNode, Name: n.Name, UID: n.UID, Node: n.Name}, n.UID, first)
 	if offsets == nil {
 		return false
 	}
@@ -139,10 +149,16 @@ func (t *truth) heal() {
 		}
 		return true
 	})
+	for i, p := range t.pods {
+		if at := t.machineOf(i); at >= 0 {
+			p.machine = t.machines[at] // Whoever bears the name runs it.
+		}
+	}
 	for i := range t.machines {
 		t.taint(i, false)
 		t.power(i, true)
 		t.link(i, true)
+		t.register(i, true)
 		t.heartbeat(i)
 	}
 }

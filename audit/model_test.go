@@ -62,6 +62,14 @@ type variant struct {
 	hasty bool
 	// careless: the backend releases whatever stands at the place.
 	careless bool
+	// distort changes what is seen of nodes as a whole.
+	distort func(*ipam.Observation)
+	// lagging: the last look takes every node from the cache.
+	lagging bool
+	// naive: a machine is thought to be off when its Node is gone.
+	naive bool
+	// hearsay: whom the cache shows when a record is first seen counts as who bore its owner's name then.
+	hearsay bool
 }
 
 func sound() config.Audit {
@@ -73,12 +81,12 @@ func sound() config.Audit {
 	}
 }
 
-func newModel(fenced bool, v variant) *model {
+func newModel(fenced, byName bool, v variant) *model {
 	m := &model{
-		variant: v, truth: newTruth(fenced), journal: newJournal(), fails: calls, writes: -1,
+		variant: v, truth: newTruth(fenced, byName), journal: newJournal(), fails: calls, writes: -1,
 		touched: map[string]bool{}, given: map[string]bool{}, meanwhile: map[call]step{},
 	}
-	m.caches = &caches{truth: m.truth}
+	m.caches = &caches{truth: m.truth, watch: watch{naive: v.naive}}
 	m.reports = &reports{truth: m.truth}
 	m.metrics = newTestMetrics()
 	m.restart(config.ModeEnforce)
@@ -95,8 +103,7 @@ func newTestMetrics() Metrics {
 
 // restart puts a new process in the place of the old one: it remembers nothing, and its caches are new.
 func (m *model) restart(mode config.Mode) {
-	m.caches.missing = map[string]time.Duration{}
-	m.caches.thaw()
+	m.caches.anew()
 	m.truth.deletions = nil
 	m.auditor = &Auditor{
 		Backend: store{m}, Witness: witness{m}, Clock: m.truth.clock, Mode: mode, Settings: sound(),
@@ -210,6 +217,7 @@ func (m *model) check() {
 func (m *model) pass(d time.Duration) {
 	for end := m.truth.steady + d; m.truth.steady < end && m.broken == ""; {
 		m.truth.pass()
+		m.caches.notice()
 		if m.truth.steady >= m.due {
 			m.audit(-1)
 		}
@@ -220,9 +228,19 @@ func (m *model) pass(d time.Duration) {
 // settle ends all faults and waits for as long as a leak may last. I2.
 func (m *model) settle() {
 	m.truth.heal()
+	for i := range nodeNames {
+		m.truth.tidy(i)
+	}
 	for i := range podNames {
-		m.truth.start(i, i)
+		m.truth.bind(i, i%nodeNames)
+		if p := m.truth.exists(i); p != nil && p.Alive() {
+			p.slow = false
+			m.truth.start(i, i)
+		}
 		m.truth.report(i)
+		if p := m.truth.exists(i); p != nil && !p.Deleted.IsZero() {
+			m.truth.remove(i)
+		}
 	}
 	m.caches.thaw()
 	m.fails, m.auditor.Mode = calls, config.ModeEnforce
@@ -231,7 +249,7 @@ func (m *model) settle() {
 	leaked, all := map[string]bool{}, map[string]bool{}
 	for _, e := range m.truth.records {
 		all[e.handle] = true
-		leaked[e.handle] = m.ownerless(e.owner)
+		leaked[e.handle] = m.ownerless(e)
 	}
 	for o, e := range m.truth.records {
 		if m.named(address(o)) {
@@ -240,7 +258,7 @@ func (m *model) settle() {
 	}
 	s := sound()
 	paced := max(0, (len(all)+s.Pace.Minimum-1)/s.Pace.Minimum-1)
-	m.pass(s.Quarantine.Duration + time.Duration(1+paced)*s.Interval.Duration + time.Minute)
+	m.pass(s.Quarantine.Duration + s.GracePeriod.Duration + time.Duration(1+paced)*s.Interval.Duration + time.Minute)
 	for o, e := range m.truth.records {
 		if leaked[e.handle] {
 			m.fail("I2: %s of %s is still recorded for %s", address(o), e.handle, e.owner)
@@ -248,14 +266,23 @@ func (m *model) settle() {
 	}
 }
 
-// ownerless tells whether no object has the owner's UID.
-func (m *model) ownerless(o ipam.Owner) bool {
+// ownerless tells whether no object has the owner's UID; or, where a record tells the sandbox, whether that does not run.
+func (m *model) ownerless(e entry) bool {
+	if e.owner.ContainerID != "" {
+		// What may be that of a pod that starts is kept.
+		for i := range podNames {
+			if p := m.truth.exists(i); p != nil && p.Name == e.owner.Name && p.Phase == ipam.PhasePending {
+				return false
+			}
+		}
+		return !slices.ContainsFunc(m.truth.sandboxes, func(s *sandbox) bool { return s.handle == e.handle })
+	}
 	for i := range podNames {
-		if p := m.truth.exists(i); p != nil && p.UID == o.UID && !p.Ended() {
+		if p := m.truth.exists(i); p != nil && p.UID == e.by && !p.Ended() {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(m.truth.nodes[:], func(n *ipam.Node) bool { return n != nil && n.UID == o.UID })
+	return !slices.ContainsFunc(m.truth.nodes[:], func(n *ipam.Node) bool { return n != nil && n.UID == e.by })
 }
 
 // named tells whether a pod that may still run names the address.
@@ -271,14 +298,16 @@ func (m *model) named(a netip.Addr) bool {
 // history is what happens, step by step.
 type history struct {
 	Fenced bool
+	// ByName: records tell pods by name and sandbox.
+	ByName bool
 	Steps  []step
 }
 
 // play lets a history happen, and then all faults end. It returns how many steps it took and the first invariant that
 // was broken; and the history without the steps that did nothing.
 func (h history) play(v variant) (n int, broken string, told history) {
-	m := newModel(h.Fenced, v)
-	told = history{Fenced: h.Fenced}
+	m := newModel(h.Fenced, h.ByName, v)
+	told = history{Fenced: h.Fenced, ByName: h.ByName}
 	for i, s := range h.Steps {
 		if m.do(s) {
 			told.Steps = append(told.Steps, s)
@@ -295,7 +324,7 @@ func (h history) play(v variant) (n int, broken string, told history) {
 // String returns the history as Go has it.
 func (h history) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "history{Fenced: %t, Steps: []step{\n", h.Fenced)
+	fmt.Fprintf(&b, "history{Fenced: %t, ByName: %t, Steps: []step{\n", h.Fenced, h.ByName)
 	for _, s := range h.Steps {
 		fmt.Fprintf(&b, "\t{%q, %d, %d},\n", s.Do, s.A, s.B)
 	}
@@ -336,6 +365,34 @@ func TestABrokenAuditIsCaught(t *testing.T) {
 			variant: variant{careless: true},
 			want:    "I6",
 		},
+		"that takes the pod in its cache for the one that was there when a record was": {
+			variant: variant{hearsay: true},
+			want:    "I1",
+		},
+		"that does not ask where a pod may have run that is gone": {
+			variant: variant{distort: func(o *ipam.Observation) {
+				for i := range o.Nodes {
+					o.Nodes[i].Joining = true
+				}
+			}},
+			want: "I1",
+		},
+		"that forgets nodes when they go": {
+			variant: variant{distort: func(o *ipam.Observation) { o.NodesSettled = true }},
+			want:    "I1",
+		},
+		"that does not notice that a node was away": {
+			variant: variant{distort: func(o *ipam.Observation) { o.NodeReturns = 0 }},
+			want:    "I1",
+		},
+		"that takes a machine without a Node for one that is off": {
+			variant: variant{naive: true},
+			want:    "I1",
+		},
+		"that looks at nodes in its cache alone": {
+			variant: variant{lagging: true},
+			want:    "I1",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -359,7 +416,7 @@ func TestABrokenAuditIsCaught(t *testing.T) {
 // shrunk leaves out every step that the failure does not need.
 func (h history) shrunk(v variant, want string) history {
 	for i := range slices.Backward(h.Steps) {
-		less := history{h.Fenced, slices.Delete(slices.Clone(h.Steps), i, i+1)}
+		less := history{h.Fenced, h.ByName, slices.Delete(slices.Clone(h.Steps), i, i+1)}
 		if _, broken, _ := less.play(v); strings.Contains(broken, want) {
 			h = less
 		}
@@ -369,9 +426,11 @@ func (h history) shrunk(v variant, want string) history {
 
 func anyHistory() *rapid.Generator[history] {
 	return rapid.Custom(func(t *rapid.T) history {
+		byName := rapid.Bool().Draw(t, "by name")
 		return history{
 			Fenced: rapid.IntRange(0, 4).Draw(t, "fenced") == 4,
-			Steps:  rapid.SliceOfN(anyStep(), 60, 160).Draw(t, "steps"),
+			ByName: byName,
+			Steps:  rapid.SliceOfN(anyStep(byName), 60, 160).Draw(t, "steps"),
 		}
 	})
 }

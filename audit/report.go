@@ -162,7 +162,7 @@ func (a *Auditor) candidates(r result) []v1alpha1.LeakCandidate {
 			Address: addresses(c.Allocation), Handle: c.Allocation.Handle, Owner: c.Allocation.Owner.String(),
 			Reason: string(c.Verdict.Reason), Evidence: c.Verdict.Detail, FirstSeen: metav1.NewTime(c.FirstSeen.Wall),
 		}
-		if a.Mode == config.ModeEnforce && r.stopped == "" {
+		if a.Mode == config.ModeEnforce && r.stopped == "" && c.Suspicion != ipam.Stranded {
 			candidate.ReleaseAfter = metav1.NewTime(r.ended.Wall.Add(a.left(c.Sighting, r.ended)))
 		}
 		list = append(list, candidate)
@@ -174,7 +174,7 @@ func (a *Auditor) candidates(r result) []v1alpha1.LeakCandidate {
 func (a *Auditor) left(s ipam.Sighting, now ipam.Moment) time.Duration {
 	var wait time.Duration
 	switch s.Suspicion {
-	case ipam.Orphan:
+	case ipam.Orphan, ipam.Stranded:
 		wait = a.Settings.GracePeriod.Duration
 	case ipam.Quarantine:
 		wait = a.Settings.Quarantine.Duration
@@ -244,6 +244,8 @@ func (a *Auditor) event(ctx context.Context, alloc ipam.Allocation, reason v1alp
 		kind, action = corev1.EventTypeWarning, "Repair"
 	case v1alpha1.EventRecordRepaired:
 		action = "Repair"
+	case v1alpha1.EventAgentRestarted:
+		action = "Restart"
 	default:
 	}
 	a.Recorder.Eventf(a.about(ctx, alloc), nil, kind, string(reason), action, "%s", truncated(fmt.Sprintf(note, args...), 1024))

@@ -32,6 +32,7 @@ type caches struct {
 	oldRecords           map[int]entry
 	// missing tells since when a node that was looked for has not been there.
 	missing map[string]time.Duration
+	watch
 }
 
 func (c *caches) freeze(pods, nodes, records bool) bool {
@@ -60,11 +61,13 @@ func (c *caches) thaw() bool {
 
 // notice has the witness be told which nodes there are, if its watch works.
 func (c *caches) notice() {
-	for i := range c.truth.nodes {
-		if c.nodes == fresh {
-			c.node(i)
-		}
+	if c.nodes != fresh {
+		return
 	}
+	for i := range c.truth.nodes {
+		c.node(i)
+	}
+	c.watched(c.liveNodes())
 }
 
 // node reads a node live.
@@ -115,6 +118,11 @@ func (c *caches) seenNodes() []ipam.Node {
 		return nil
 	case fresh:
 	}
+	return c.liveNodes()
+}
+
+// liveNodes are the nodes that there are, and one beside them.
+func (c *caches) liveNodes() []ipam.Node {
 	nodes := []ipam.Node{{Name: "aside", UID: "n0", Ready: ipam.ConditionTrue}}
 	for _, n := range c.truth.nodes {
 		if n != nil {
@@ -134,7 +142,8 @@ func (w witness) World(_ context.Context, recorded []ipam.Allocation) (ipam.Worl
 	if err := w.reach(witnessing); err != nil {
 		return ipam.World{}, cluster.Census{}, err
 	}
-	o := ipam.Observation{Pods: w.blurred(w.caches.seenPods()), Nodes: slices.Clone(w.caches.seenNodes())}
+	o := ipam.Observation{Pods: w.blurred(w.caches.seenPods()), Nodes: w.caches.watched(slices.Clone(w.caches.seenNodes()))}
+	w.settles(&o)
 	census := cluster.Census{Pods: len(o.Pods), Nodes: len(o.Nodes)}
 	return w.world(o, recorded), census, nil
 }
@@ -161,7 +170,24 @@ func (w witness) LiveLook(_ context.Context, a ipam.Allocation) (ipam.World, err
 		recorded = append(recorded, ipam.Allocation{Owner: ipam.Owner{Node: p.Node}})
 	}
 	o.Pods = w.blurred(o.Pods)
+	if a.Owner.Kind == ipam.OwnerPod && a.Owner.Node == "" {
+		o.Nodes = w.caches.liveNodes()
+		if w.lagging {
+			o.Nodes = slices.Clone(w.caches.seenNodes())
+		}
+		w.caches.watched(o.Nodes)
+		w.settles(&o)
+	}
 	return w.world(o, recorded), nil
+}
+
+// settles completes an observation of every node.
+func (w witness) settles(o *ipam.Observation) {
+	o.NodesSettled = w.truth.steady-w.caches.settled >= sound().Quarantine.Duration
+	o.NodeReturns = w.caches.changes
+	if w.distort != nil {
+		w.distort(o)
+	}
 }
 
 // world adds the nodes that hand-outs name and that are not there yet.
@@ -212,7 +238,7 @@ func (s store) Allocations(context.Context) ([]ipam.Allocation, error) {
 		i := slices.IndexFunc(found, func(a ipam.Allocation) bool { return a.Handle == e.handle })
 		if i < 0 {
 			i = len(found)
-			found = append(found, ipam.Allocation{Backend: "native", Handle: e.handle, Owner: e.owner})
+			found = append(found, ipam.Allocation{Backend: "native", Handle: e.handle, Owner: e.owner, Namesake: s.hearsayOf(e.owner)})
 		}
 		found[i].Places = append(found[i].Places, ipam.Place{
 			Pool: "east", Block: "east-0", Offset: offset, Addresses: []netip.Addr{address(offset)},
@@ -221,10 +247,20 @@ func (s store) Allocations(context.Context) ([]ipam.Allocation, error) {
 	return found, nil
 }
 
+// hearsayOf tells who bears an owner's name in the cache, if that is believed.
+func (s store) hearsayOf(o ipam.Owner) *ipam.Namesake {
+	if !s.hearsay || o.UID != "" {
+		return nil
+	}
+	return ipam.NewWorld(ipam.Observation{Pods: s.caches.seenPods(), PodsKnown: true}).Namesake(o)
+}
+
 // AllocationsOf implements backends.Backend.
 func (s store) AllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error) {
 	found, err := s.Allocations(ctx)
-	return slices.DeleteFunc(found, func(a ipam.Allocation) bool { return a.Owner.UID != owner.UID }), err
+	return slices.DeleteFunc(found, func(a ipam.Allocation) bool {
+		return a.Owner.Kind != owner.Kind || a.Owner.Name != owner.Name || a.Owner.UID != "" && a.Owner.UID != owner.UID
+	}), err
 }
 
 // LiveAllocationsOf implements backends.Backend.

@@ -16,7 +16,7 @@ type step struct {
 }
 
 // anyStep draws a step; what makes a history interesting comes more often.
-func anyStep() *rapid.Generator[step] {
+func anyStep(byName bool) *rapid.Generator[step] {
 	actions := []string{
 		"nothing", "run", "run", "run", "run", "create", "bind", "admit", "start", "start", "report", "report", "report", "crash", "flicker", "flicker", "flicker", "finish",
 		"detach", "reuse", "reuse", "reuse", "delete", "delete", "forge", "forge", "forge", "remove", "remove", "remove",
@@ -24,8 +24,17 @@ func anyStep() *rapid.Generator[step] {
 		"pass", "pass", "pass", "pass", "pass", "pass", "audit", "kill", "freeze", "freeze", "freeze", "blank", "thaw", "thaw", "hear", "miss", "fail",
 		"meanwhile", "meanwhile", "observe", "enforce", "jump",
 	}
+	// plots are what a record that tells its pod by name alone may be misjudged after.
+	plots := []string{
+		"run", "run", "attach", "again", "again", "succeed", "succeed", "leave", "leave", "leave", "strand", "strand", "abandon", "vanish", "vanish",
+		"blink", "blink", "blink", "mend", "freeze", "lag", "lag", "lag", "thaw", "pass", "pass", "pass", "pass", "pass",
+	}
 	return rapid.Custom(func(t *rapid.T) step {
-		return step{rapid.SampledFrom(actions).Draw(t, "do"), rapid.IntRange(0, podNames-1).Draw(t, "a"), rapid.IntRange(0, poolSize-1).Draw(t, "b")}
+		from := actions
+		if byName && rapid.Bool().Draw(t, "plot") {
+			from = plots
+		}
+		return step{rapid.SampledFrom(from).Draw(t, "do"), rapid.IntRange(0, podNames-1).Draw(t, "a"), rapid.IntRange(0, poolSize-1).Draw(t, "b")}
 	})
 }
 
@@ -48,6 +57,21 @@ func (m *model) do(s step) bool {
 	case "run":
 		created, bound, started := t.create(pod), t.bind(pod, how%nodeNames), t.start(pod, how)
 		return t.report(pod) || created || bound || started
+	case "attach":
+		return t.attachSomehow(pod, how)
+	case "again": // A pod's sandbox is made anew.
+		died := t.die(pod, false)
+		return t.attachSomehow(pod, how) || died
+	case "succeed": // A StatefulSet's pod is let go, and its successor comes up, maybe elsewhere.
+		removed := t.remove(pod)
+		created, bound := t.create(pod), t.bind(pod, how%nodeNames)
+		return t.attachSomehow(pod, how) || removed || created || bound
+	case "strand": // A pod is let go whose machine was cut off a moment ago.
+		at := t.machineOf(pod)
+		return t.exists(pod) != nil && at >= 0 && t.link(at, false) && t.remove(pod)
+	case "abandon": // A Node is deleted whose machine was cut off a moment ago.
+		cut := t.link(node, false)
+		return t.unregister(node) || cut
 	case "crash":
 		return t.die(pod, false)
 	case "flicker": // The kubelet reports that a sandbox died, and not yet that there is another one.
@@ -88,13 +112,27 @@ func (m *model) do(s step) bool {
 	case "unregister":
 		return t.unregister(node)
 	case "register":
-		return t.register(node)
+		return t.register(node, how%2 == 0)
 	case "replace":
-		return t.replace(node)
+		return t.replace(node, how%2 == 0)
 	case "tunnel":
 		return t.tunnel(node, how)
 	}
 	return m.disturb(s)
+}
+
+// attachSomehow has a pod's sandbox start: with what is recorded under its name or with addresses of its own, quickly or
+// not, and with images that are there or not.
+func (t *truth) attachSomehow(pod, how int) bool {
+	record := func() (string, []int) { return t.admit(pod, how) }
+	if how%2 == 0 {
+		record = func() (string, []int) { return t.takeOver(pod) }
+	}
+	if !t.attach(pod, []time.Duration{0, attaching, time.Minute, attaching}[how/2%4], record) {
+		return false
+	}
+	t.pods[pod].slow = how < 6
+	return true
 }
 
 // disturb lets happen what concerns the audit alone.
@@ -105,12 +143,35 @@ func (m *model) disturb(s step) bool {
 	switch how := s.B; s.Do {
 	case "pass":
 		m.pass([]time.Duration{tick, tick, 40 * time.Second, time.Minute, 4 * time.Minute, 5 * time.Minute, 16 * time.Minute}[how%7])
+	case "leave": // The audit hears at once that a pod was let go.
+		removed := m.truth.remove(s.A)
+		return m.disturb(step{"hear", 0, 0}) || removed
+	case "vanish": // A machine is cut off, a pod of its is let go, and then its Node is deleted.
+		at := m.truth.machineOf(s.A)
+		if at < 0 {
+			return false
+		}
+		m.truth.link(at, false)
+		m.disturb(step{"leave", s.A, 0})
+		m.pass(time.Duration(how) * 3 * tick)
+		m.truth.unregister(at)
+	case "blink": // The machine of a pod, or of one that was, is cut off for most of a grace.
+		at := m.truth.machineOf(s.A)
+		if at < 0 {
+			return false
+		}
+		m.truth.link(at, false)
+		m.pass(4*time.Minute + time.Duration(how)*tick)
+		m.truth.link(at, true)
+		m.truth.heartbeat(at)
 	case "audit":
 		m.audit(-1)
 	case "kill":
 		m.audit(how % 3)
 	case "freeze":
 		return m.caches.freeze(how%4 == 0, how%4 == 1, how%4 >= 2)
+	case "lag":
+		return m.caches.freeze(true, false, false)
 	case "blank":
 		m.caches.thaw()
 		if how%2 == 0 {

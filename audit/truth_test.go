@@ -22,11 +22,17 @@ const (
 	settling = time.Minute
 	// silence is how long a kubelet is not heard before its Node is no longer Ready.
 	silence = 40 * time.Second
+	// attaching is how long a network plugin may take from its record to a sandbox that runs: the kubelet's patience.
+	attaching = 4 * time.Minute
+	// reporting is how long a kubelet that reaches the API server takes to tell of a sandbox that runs.
+	reporting = 30 * time.Second
 )
 
 // truth is a small cluster as it really is. The audit sees its API objects and records; it does not see which sandboxes
 // run, which is what an address is about.
 type truth struct {
+	// byName: a record tells its pod by name and sandbox alone, and a pod takes over its namesake's.
+	byName bool
 	// fenced: whoever deletes a Node has switched its machine off.
 	fenced bool
 	// steady has passed since the beginning; the wall clock of Oakum's process is ahead of the API server's by wall.
@@ -54,6 +60,8 @@ type pod struct {
 	gone bool
 	// finished: no kubelet starts it again.
 	finished bool
+	// slow: it stays Pending in a sandbox that runs, until its images are there.
+	slow bool
 	// ended is when the API server first said that it is ending.
 	ended time.Duration
 }
@@ -61,6 +69,8 @@ type pod struct {
 // machine runs a kubelet.
 type machine struct {
 	name string
+	// joined: it has been ready, so that it can run pods.
+	joined bool
 	// registration is the UID of the last Node that it registered as.
 	registration string
 	on, linked   bool
@@ -77,7 +87,11 @@ type sandbox struct {
 	registration string
 	handle       string
 	offsets      []int
-	// lost: its address was given back, rightly, because it was written off.
+	// up is when it runs; before that its network plugin is at work.
+	up time.Duration
+	// untold is for how long its kubelet has not reported that it runs.
+	untold time.Duration
+	// lost: its address was given back, rightly, because it was written off; or its record was taken over.
 	lost bool
 	// doomed is for how long its kubelet has known that it must go.
 	doomed time.Duration
@@ -86,14 +100,19 @@ type sandbox struct {
 type entry struct {
 	handle string
 	owner  ipam.Owner
+	// by is the UID of the pod or node that it was written for.
+	by string
 }
 
-func newTruth(fenced bool) *truth {
-	t := &truth{fenced: fenced, records: map[int]entry{}, left: map[string]time.Duration{}}
+// newTruth returns a cluster of three nodes. Where records tell pods by name, the last one has yet to join.
+func newTruth(fenced, byName bool) *truth {
+	t := &truth{fenced: fenced, byName: byName, records: map[int]entry{}, left: map[string]time.Duration{}}
 	for i := range t.machines {
-		t.machines[i] = &machine{name: fmt.Sprintf("n%d", i), on: true, linked: true}
-		t.register(i)
-		t.nodes[i].Created = t.stamp().Add(-24 * time.Hour)
+		there := !byName || i+1 < nodeNames
+		t.machines[i] = &machine{name: fmt.Sprintf("n%d", i), on: there, linked: there}
+		if t.register(i, true) {
+			t.nodes[i].Created = t.stamp().Add(-24 * time.Hour)
+		}
 	}
 	return t
 }
@@ -135,6 +154,15 @@ func (t *truth) pass() {
 		}
 		return s.doomed >= settling
 	})
+	for _, s := range t.sandboxes {
+		i := slices.Index(t.pods[:], s.pod)
+		if !t.byName || i < 0 || !s.machine.heard() || s.up > t.steady {
+			continue
+		}
+		if s.untold += tick; s.untold >= reporting {
+			t.tell(i)
+		}
+	}
 }
 
 func (t *truth) stop(which func(*sandbox) bool) bool {
@@ -179,17 +207,47 @@ func (t *truth) bind(i, node int) bool {
 	return true
 }
 
-// admit records a hand-out of one or two addresses for a pod. The pod may be on its way out by then: who admits it
+// mayAttach tells whether a network plugin can be at work for a pod. The pod may be on its way out by then: who admits it
 // looked a moment earlier.
-func (t *truth) admit(i, first int) (handle string, offsets []int) {
-	p := t.pods[i]
-	if p == nil || p.machine == nil || !p.machine.heard() || p.finished || !p.Alive() && p.ended != t.steady {
-		return "", nil
-	}
-	return t.record(ipam.Owner{Kind: ipam.OwnerPod, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node}, first)
+func (t *truth) mayAttach(p *pod) bool {
+	return p != nil && p.machine != nil && p.machine.joined && p.machine.heard() && !p.finished && (p.Alive() || p.ended == t.steady)
 }
 
-func (t *truth) record(owner ipam.Owner, first int) (handle string, offsets []int) {
+// admit records a hand-out of one or two free addresses for a pod.
+func (t *truth) admit(i, first int) (handle string, offsets []int) {
+	p := t.pods[i]
+	if !t.mayAttach(p) {
+		return "", nil
+	}
+	owner := ipam.Owner{Kind: ipam.OwnerPod, Namespace: p.Namespace, Name: p.Name, UID: p.UID, Node: p.Node}
+	if t.byName {
+		owner.UID, owner.Node = "", ""
+	}
+	return t.record(owner, p.UID, first)
+}
+
+// takeOver records for a pod's new sandbox what is recorded under the pod's name, whoever has it.
+func (t *truth) takeOver(i int) (handle string, offsets []int) {
+	p := t.pods[i]
+	if !t.mayAttach(p) || !t.byName {
+		return "", nil
+	}
+	var old entry
+	for o := range poolSize {
+		if e, held := t.records[o]; held && e.owner.Name == p.Name && (offsets == nil || e.handle == old.handle) {
+			old, offsets = e, append(offsets, o)
+		}
+	}
+	if offsets == nil {
+		return "", nil
+	}
+	for _, s := range t.sandboxes {
+		s.lost = s.lost || s.handle == old.handle
+	}
+	return t.write(old.owner, p.UID, offsets), offsets
+}
+
+func (t *truth) record(owner ipam.Owner, by string, first int) (handle string, offsets []int) {
 	for o := range poolSize {
 		at := (first + o) % poolSize
 		if _, taken := t.records[at]; !taken && len(offsets) <= first%2 {
@@ -199,27 +257,49 @@ func (t *truth) record(owner ipam.Owner, first int) (handle string, offsets []in
 	if len(offsets) <= first%2 {
 		return "", nil
 	}
+	return t.write(owner, by, offsets), offsets
+}
+
+// write puts a new hand-out into the records.
+func (t *truth) write(owner ipam.Owner, by string, offsets []int) (handle string) {
 	handle = t.name("h")
-	for _, at := range offsets {
-		t.records[at] = entry{handle, owner}
+	if owner.UID == "" {
+		owner.ContainerID = handle
 	}
-	return handle, offsets
+	for _, at := range offsets {
+		t.records[at] = entry{handle, owner, by}
+	}
+	return handle
 }
 
 // start has the kubelet start the pod's sandbox with addresses of its own.
 func (t *truth) start(i, first int) bool {
+	return t.attach(i, 0, func() (string, []int) { return t.admit(i, first) })
+}
+
+// attach has the kubelet start the pod's sandbox, which takes that long, with the addresses that are recorded for it.
+func (t *truth) attach(i int, takes time.Duration, record func() (string, []int)) bool {
 	p := t.pods[i]
 	if p == nil || t.sandboxOf(p) != nil {
 		return false
 	}
-	handle, offsets := t.admit(i, first)
+	handle, offsets := record()
 	if offsets == nil {
 		return false
 	}
 	t.sandboxes = append(t.sandboxes, &sandbox{
-		pod: p, machine: p.machine, registration: p.machine.registration, handle: handle, offsets: offsets,
+		pod: p, machine: p.machine, registration: p.machine.registration, handle: handle, offsets: offsets, up: t.steady + takes,
 	})
 	return true
+}
+
+// tell has the kubelet report as much as the pod's images allow.
+func (t *truth) tell(i int) {
+	if p := t.exists(i); p != nil && p.slow && p.Phase == ipam.PhasePending {
+		p.Sandbox = ipam.ConditionTrue
+		return
+	}
+	t.report(i)
 }
 
 // report has the kubelet write the pod's status.
@@ -230,12 +310,12 @@ func (t *truth) report(i int) bool {
 	}
 	before := *p
 	switch s := t.sandboxOf(p); {
-	case s != nil && !p.Terminal():
+	case s != nil && s.up <= t.steady && !p.Terminal():
 		p.Phase, p.Sandbox, p.ContainersTerminated, p.Addresses = "Running", ipam.ConditionTrue, false, nil
 		for _, o := range s.offsets {
 			p.Addresses = append(p.Addresses, address(o))
 		}
-	case s != nil:
+	case s != nil && (s.up <= t.steady || !p.Alive()):
 		return false
 	case p.finished, !p.Alive():
 		p.finished = true
@@ -246,6 +326,8 @@ func (t *truth) report(i int) bool {
 		}
 	case p.Phase == "Running": // its sandbox died, and will be made anew
 		p.Sandbox, p.ContainersTerminated = ipam.ConditionFalse, true
+	case p.Phase == ipam.PhasePending:
+		p.Sandbox = ipam.ConditionFalse
 	}
 	return !reflect.DeepEqual(before, *p)
 }
@@ -268,7 +350,7 @@ func (t *truth) detach(i int) bool {
 	}
 	s, before := t.sandboxOf(p), len(t.records)
 	for o, e := range t.records {
-		if e.owner.UID == p.UID && (s == nil || s.handle != e.handle) {
+		if e.by == p.UID && (s == nil || s.handle != e.handle) {
 			delete(t.records, o)
 		}
 	}

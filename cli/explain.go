@@ -102,6 +102,8 @@ func consequence(v ipam.Verdict) string {
 		return "released after two sightings a grace apart (audit.gracePeriod, 5m by default)"
 	case ipam.Quarantine:
 		return "released after two sightings a quarantine apart (audit.quarantine, 15m by default)"
+	case ipam.Stranded:
+		return "stays until the program on its node gives it back; reported after two sightings a grace apart"
 	case ipam.Repair:
 		return "stays allocated; its record is completed after two sightings a grace apart (audit.gracePeriod, 5m by default)"
 	default:

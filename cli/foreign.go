@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -70,6 +71,21 @@ func (h *house) served(kinds []schema.GroupVersionKind) bool {
 	})
 }
 
+// appears returns what tells whether the API server serves a kind, which it finds out once in a while until it does.
+func (h *house) appears(kind schema.GroupVersionKind) func() bool {
+	var mu sync.Mutex
+	var yes bool
+	next := h.clock().Steady
+	return func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if now := h.clock().Steady; !yes && now >= next {
+			yes, next = h.served([]schema.GroupVersionKind{kind}), now+appearance
+		}
+		return yes
+	}
+}
+
 // takeIn makes a foreign backend active.
 func (h *house) takeIn(ctx context.Context, p parts, f foreign) error {
 	records, err := f.open(ctx, p)
@@ -112,8 +128,8 @@ func (h *house) whereabouts() foreign {
 				return nil, err
 			}
 			records := whereabouts.New(client, live, client, settings.Namespace, whereabouts.Optional{
-				NodeSlicePools:               h.served([]schema.GroupVersionKind{whereabouts.GroupVersion.WithKind("NodeSlicePool")}),
-				NetworkAttachmentDefinitions: h.served([]schema.GroupVersionKind{whereabouts.AttachmentGroupVersion.WithKind("NetworkAttachmentDefinition")}),
+				NodeSlicePools:               h.appears(whereabouts.GroupVersion.WithKind("NodeSlicePool")),
+				NetworkAttachmentDefinitions: h.appears(whereabouts.AttachmentGroupVersion.WithKind("NetworkAttachmentDefinition")),
 			})
 			h.mgr.GetWebhookServer().Register(webhooks.ValidateIPPoolPath, &admission.Webhook{Handler: webhooks.RangePool{
 				Kind: "IPPool", Resource: "ippools", Field: "spec.range", Read: records.Read, Pools: records.Pools,

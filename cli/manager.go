@@ -26,7 +26,6 @@ import (
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
-	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/cluster"
 )
 
@@ -117,9 +116,6 @@ func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Lo
 	slim[&coordinationv1.Lease{}] = cache.ByObject{
 		Namespaces: map[string]cache.Config{settings.Namespace: {}},
 		Label:      labels.SelectorFromSet(labels.Set{v1alpha1.ClaimLabel: "true"}),
-	}
-	for _, object := range []client.Object{&whereabouts.IPPool{}, &whereabouts.OverlappingRangeIPReservation{}, &whereabouts.NodeSlicePool{}} {
-		slim[object] = cache.ByObject{Namespaces: map[string]cache.Config{settings.Backends.Whereabouts.Namespace: {}}}
 	}
 	metrics := metricsserver.Options{
 		BindAddress:   settings.Metrics.BindAddress,

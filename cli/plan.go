@@ -75,6 +75,9 @@ Exit code 0: the plan is complete. 2: something could not be read, so there may 
 func (f finding) plan(at time.Time) Plan {
 	p := Plan{Version: 1, At: at.UTC().Truncate(time.Second), Releases: []PlannedRelease{}}
 	for _, j := range f.leaks() {
+		if j.Verdict.Disposition == ipam.Stranded {
+			continue // Only its own program can give it back.
+		}
 		p.Releases = append(p.Releases, newPlannedRelease(j))
 	}
 	return p
@@ -200,7 +203,7 @@ func (f finding) confirm(planned PlannedRelease) (ipam.Judgement, string) {
 			why = fmt.Sprintf("it belongs to %s now", now.Owner)
 		case !slices.Equal(now.Addresses, planned.Addresses), !slices.Equal(now.Blocks, planned.Blocks):
 			why = fmt.Sprintf("it has other addresses now: %s", strings.Join(now.Addresses, ","))
-		case !j.Verdict.Disposition.Leaked():
+		case !j.Verdict.Disposition.Leaked(), j.Verdict.Disposition == ipam.Stranded:
 			return j, j.Verdict.Detail
 		default:
 			return j, ""
@@ -216,7 +219,7 @@ func (f finding) release(ctx context.Context, c client.Client, a ipam.Allocation
 		return now, err.Error()
 	}
 	now = ipam.Judgement{Allocation: a, Verdict: ipam.Judge(a, world)}
-	if !now.Verdict.Disposition.Leaked() {
+	if d := now.Verdict.Disposition; !d.Leaked() || d == ipam.Stranded {
 		return now, now.Verdict.Detail
 	}
 	if !dryRun {

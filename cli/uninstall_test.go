@@ -144,7 +144,7 @@ func TestUninstallKnowsEveryGuardThatIsInstalled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, text := range bytes.Split(data, []byte("\n---\n")) {
+		for text := range bytes.SplitSeq(data, []byte("\n---\n")) {
 			var object metav1.PartialObjectMetadata
 			if err := yaml.Unmarshal(text, &object); err != nil {
 				t.Fatalf("%s: %v", file, err)

@@ -147,7 +147,7 @@ type Observation struct {
 	// NodesSettled: Nodes is every Node, and for as long as a quarantine lasts none has gone while somebody watched. So
 	// whatever runs, runs on one of them.
 	NodesSettled bool
-	// NodeReturns is how often a Node became ready again while somebody watched.
+	// NodeReturns is how often a Node went, came back or became ready again while somebody watched.
 	NodeReturns int
 }
 

@@ -243,6 +243,8 @@ func (w World) ofPod(a Allocation) Verdict {
 		return w.absent(a, OwnerReplaced, "E13", fmt.Sprintf("was replaced: the pod of that name (uid %s) was created when the record was there already", p.UID))
 	case same == no:
 		return w.absent(a, OwnerReplaced, "E12", fmt.Sprintf("has sandbox %s now, not %s", p.ContainerID, o.ContainerID))
+	case p.Node == "":
+		return w.absent(a, OwnerReplaced, "E13", "was replaced: the pod of that name has no node yet")
 	case p.Alive() && p.Phase == PhasePending:
 		return verdict(Keep, Starting, "E13", "%s is starting, and the record may be its own", o)
 	case p.AddressesUnknown && !p.Ended():

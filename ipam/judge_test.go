@@ -313,6 +313,19 @@ func TestJudge(t *testing.T) {
 				"Pod default/web-0 was replaced: the pod of that name (uid u1) was created when the record was there already", false,
 			},
 		},
+		"E13 a pod that was not scheduled yet has no sandbox that a record could be of": {
+			record:   whereabouts(),
+			observed: settled(seen(nodes(ready("n1")), web(pending, naming(), on("")))),
+			want: Verdict{
+				Orphan, OwnerReplaced, "E13",
+				"Pod default/web-0 was replaced: the pod of that name has no node yet, and every node that it can have been on is ready", false,
+			},
+		},
+		"E13 nor has one that goes without having been": {
+			record:   calico(),
+			observed: seen(nodes(ready("n1")), web(pending, deleted, naming(), on(""))),
+			want:     Verdict{Orphan, OwnerReplaced, "E13", "Pod default/web-0 was replaced: the pod of that name has no node yet", false},
+		},
 		"E13 it is the pod's all the same if the pod says so": {
 			record:   after("u0", calico()),
 			observed: seen(nodes(ready("n1")), web()),

@@ -58,9 +58,9 @@ func (g Grant) CheckRequest(r *Request, spent time.Duration) []Problem {
 	}}
 }
 
-// CheckRoom returns a SecondUnfilledBlock problem for each block of that pool that the node's agent holds already and
-// that surely has room: no pod of the node names an address of it, and it is larger than what those that name none may
-// have of it, beside the one that the request is for.
+// CheckRoom returns a SecondUnfilledBlock problem if the node's agent holds a block of that pool already that surely has
+// room: no pod of the node names an address of it, and it is larger than what those that name none may have of it, beside
+// the one that the request is for.
 func (g Grant) CheckRoom(held []Allocation, pods []Pod) []Problem {
 	named, nameless := map[netip.Addr]bool{}, 0
 	for _, p := range pods {
@@ -74,20 +74,19 @@ func (g Grant) CheckRoom(held []Allocation, pods []Pod) []Problem {
 			nameless++
 		}
 	}
-	var problems []Problem
 	for _, a := range held {
 		for _, place := range a.Places {
 			inUse := slices.ContainsFunc(place.Addresses, func(addr netip.Addr) bool { return named[addr] })
 			if a.Owner.Kind != OwnerAgent || place.Pool != g.Pool || inUse || place.size() < max(nameless, 1) {
 				continue
 			}
-			problems = append(problems, Problem{
+			return []Problem{{
 				Rule: SecondUnfilledBlock, Fault: Untimely,
 				Message: fmt.Sprintf("node %q has AddressBlock %q already, and no pod names an address of it: one of the two could be left over", g.Node, place.Block),
-			})
+			}}
 		}
 	}
-	return problems
+	return nil
 }
 
 // size is how many addresses, or pairs, are at the place.

@@ -96,7 +96,7 @@ func (o Owners) checkOne(ctx context.Context, a ipam.Added) ([]ipam.Problem, err
 			return nil, err
 		}
 		return a.CheckOther(owner), nil
-	case ipam.OwnerExternal:
+	case ipam.OwnerAgent, ipam.OwnerExternal:
 	}
 	return nil, nil
 }

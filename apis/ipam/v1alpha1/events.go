@@ -28,6 +28,9 @@ const (
 	EventRecordRepaired EventReason = "RecordRepaired"
 	// EventRecordRepairFailed (Warning, likewise): it could not be.
 	EventRecordRepairFailed EventReason = "RecordRepairFailed"
+	// EventAgentRestarted (Normal, on the block): the program on its node was restarted, because it has a block that nobody
+	// uses.
+	EventAgentRestarted EventReason = "AgentRestarted"
 	// EventAuditStopped (Warning, on the LeakReport): the evidence collapsed. The note says how.
 	EventAuditStopped EventReason = "AuditStopped"
 	// EventAdmissionWarning (Warning): a write was admitted that breaks a rule.
