@@ -98,8 +98,11 @@ func layers() map[string]layer {
 			tests: tests,
 		},
 
-		"test/fixture":      {imports: append([]string{"ipam", "apis/..."}, kubernetes...), tests: tests},
-		"test/fixture/coil": {imports: append([]string{"ipam"}, kubernetes...), tests: tests},
+		"test/fixture": {imports: append([]string{"ipam", "apis/..."}, kubernetes...), tests: tests},
+		"test/fixture/coil": {
+			imports: append([]string{"ipam"}, kubernetes...),
+			tests:   append([]string{"apis/config/v1alpha1", "backends/coil", "cluster", "webhooks"}, tests...),
+		},
 		"test/controlplane": {imports: []string{"..."}},
 		"test/envtest":      {imports: []string{"..."}},
 		"test/e2e":          {imports: []string{"..."}},

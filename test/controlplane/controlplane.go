@@ -50,19 +50,48 @@ type ControlPlane struct {
 	webhook   int
 }
 
+// Options are in what a control plane differs from the one that Start starts.
+type Options struct {
+	// Bare leaves the API server as it is without Oakum.
+	Bare bool
+	// Components are folders of config/ that guard another program's records, such as whereabouts, with their webhooks
+	// in webhook.yaml.
+	Components []string
+	// Nodes prepares the API server for controllers and kubelets: pods need a ServiceAccount, and a node may write
+	// what belongs to it and no more.
+	Nodes bool
+}
+
 // Start starts the API server with all that config/ has for it, in a folder that it may fill. Stop must be called, also if
 // the answer is an error.
-func Start(dir string) (*ControlPlane, error) {
-	c, err := start(dir, "crd", "webhook")
-	if err != nil {
+func Start(dir string) (*ControlPlane, error) { return StartWith(dir, Options{}) }
+
+// StartBare does as Start, but leaves the API server as it is without Oakum.
+func StartBare(dir string) (*ControlPlane, error) { return StartWith(dir, Options{Bare: true}) }
+
+// StartWith does as Start, with options.
+func StartWith(dir string, options Options) (*ControlPlane, error) {
+	c, err := start(dir, options)
+	if err != nil || options.Bare {
 		return c, err
 	}
-	for _, path := range []string{"manager/namespace.yaml", "rbac", "policy"} {
+	paths := []string{"manager/namespace.yaml", "rbac", "policy"}
+	for _, component := range options.Components {
+		if policy := filepath.Join(component, "policy.yaml"); exists(filepath.Join(c.root, "config", policy)) {
+			paths = append(paths, policy)
+		}
+	}
+	for _, path := range paths {
 		if err := c.Apply(context.Background(), filepath.Join(c.root, "config", path)); err != nil {
 			return c, err
 		}
 	}
 	return c, c.awaitPolicies(context.Background())
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 // awaitPolicies returns when the API server heeds the policies, which takes it a second or two. It reads all of them at
@@ -92,14 +121,8 @@ func (c *ControlPlane) awaitPolicies(ctx context.Context) error {
 	)
 }
 
-// StartBare does as Start, but leaves the API server as it is without Oakum.
-func StartBare(dir string) (*ControlPlane, error) {
-	return start(dir, "", "")
-}
-
-// start starts the API server with the custom resource definitions and webhooks in two folders of config/, if they are
-// named.
-func start(dir, crds, webhooks string) (*ControlPlane, error) {
+// start starts the API server, with our custom resource definitions and webhooks unless it is to be bare.
+func start(dir string, options Options) (*ControlPlane, error) {
 	root, err := Root()
 	if err != nil {
 		return nil, err
@@ -120,11 +143,23 @@ func start(dir, crds, webhooks string) (*ControlPlane, error) {
 			LocalServingPort:             port,
 		},
 	}
-	if crds != "" {
-		c.env.CRDDirectoryPaths = []string{filepath.Join(root, "config", crds)}
+	apiserver := c.env.ControlPlane.GetAPIServer()
+	apiserver.CertDir = filepath.Join(dir, "apiserver")
+	if err := os.MkdirAll(apiserver.CertDir, 0o700); err != nil {
+		return nil, fmt.Errorf("making a folder for the API server's certificates: %w", err)
 	}
-	if webhooks != "" {
-		c.env.WebhookInstallOptions.Paths = []string{filepath.Join(root, "config", webhooks)}
+	if !options.Bare {
+		c.env.CRDDirectoryPaths = []string{filepath.Join(root, "config", "crd")}
+		c.env.WebhookInstallOptions.Paths = []string{filepath.Join(root, "config", "webhook")}
+		for _, component := range options.Components {
+			c.env.WebhookInstallOptions.Paths = append(c.env.WebhookInstallOptions.Paths, filepath.Join(root, "config", component, "webhook.yaml"))
+		}
+	}
+	if options.Nodes {
+		apiserver.Configure().
+			Disable("disable-admission-plugins"). // envtest's default: ServiceAccount
+			Set("enable-admission-plugins", "NodeRestriction").
+			Set("authorization-mode", "Node", "RBAC")
 	}
 	if c.Admin, err = c.env.Start(); err != nil {
 		return c, fmt.Errorf("starting etcd and kube-apiserver: %w", err)
@@ -138,15 +173,10 @@ func start(dir, crds, webhooks string) (*ControlPlane, error) {
 	if c.Client, err = client.New(c.Admin, client.Options{Scheme: scheme}); err != nil {
 		return c, fmt.Errorf("making a client: %w", err)
 	}
-	for file, user := range map[string]envtest.User{
-		c.Kubeconfig: {Name: "admin", Groups: []string{"system:masters"}},
-		c.oakum:      {Name: ServiceAccount, Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + Namespace, "system:authenticated"}},
-	} {
-		if err := c.writeKubeconfig(file, user); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
+	return c, errors.Join(
+		c.AddUser(c.Kubeconfig, "admin", "system:masters"),
+		c.AddUser(c.oakum, ServiceAccount, "system:serviceaccounts", "system:serviceaccounts:"+Namespace, "system:authenticated"),
+	)
 }
 
 // Scheme returns a scheme with Kubernetes' types and ours.
@@ -227,16 +257,22 @@ func Read(file string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-func (c *ControlPlane) writeKubeconfig(file string, user envtest.User) error {
-	added, err := c.env.AddUser(user, nil)
+// AddUser writes a kubeconfig with which one is that user, in these groups.
+func (c *ControlPlane) AddUser(file, name string, groups ...string) error {
+	user, err := c.env.AddUser(envtest.User{Name: name, Groups: groups}, nil)
 	if err != nil {
-		return fmt.Errorf("adding user %s: %w", user.Name, err)
+		return fmt.Errorf("adding user %s: %w", name, err)
 	}
-	data, err := added.KubeConfig()
+	data, err := user.KubeConfig()
 	if err != nil {
-		return fmt.Errorf("making the kubeconfig of %s: %w", user.Name, err)
+		return fmt.Errorf("making the kubeconfig of %s: %w", name, err)
 	}
 	return os.WriteFile(file, data, 0o600)
+}
+
+// ServiceAccountKey is the path of the key that signs the tokens of ServiceAccounts.
+func (c *ControlPlane) ServiceAccountKey() string {
+	return filepath.Join(c.dir, "apiserver", "sa-signer.key")
 }
 
 // Root returns the repository's root folder, above the working directory.

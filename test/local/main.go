@@ -1,5 +1,5 @@
 // Command local shows Oakum on this machine: "run" starts a control plane with Oakum for a person to try, "demo" plays
-// acts against one and checks every answer.
+// acts against one and checks every answer, "cluster" starts a node as well.
 package main
 
 import (
@@ -27,33 +27,42 @@ func main() {
 }
 
 func play(ctx context.Context, args []string, out io.Writer) (err error) {
-	acts := map[string]func(context.Context, stage) error{"run": run, "demo": demo}
+	acts := map[string]func(ctx context.Context, dir string, out io.Writer) error{
+		"run": onStage(run), "demo": onStage(demo), "cluster": onNode,
+	}
 	if len(args) != 1 || acts[args[0]] == nil {
-		return errors.New("usage: local run|demo")
+		return errors.New("usage: local run|demo|cluster")
 	}
 	dir, err := os.MkdirTemp("", "oakum-")
 	if err != nil {
 		return fmt.Errorf("making a folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	began := time.Now()
-	plane, err := controlplane.Start(dir)
-	defer func() { err = errors.Join(err, plane.Stop()) }()
-	if err != nil {
-		return err
+	return acts[args[0]](ctx, dir, out)
+}
+
+// onStage lets an act be played on a control plane with Oakum beside it.
+func onStage(act func(context.Context, stage) error) func(ctx context.Context, dir string, out io.Writer) error {
+	return func(ctx context.Context, dir string, out io.Writer) (err error) {
+		began := time.Now()
+		plane, err := controlplane.Start(dir)
+		defer func() { err = errors.Join(err, plane.Stop()) }()
+		if err != nil {
+			return err
+		}
+		root, err := controlplane.Root()
+		if err != nil {
+			return err
+		}
+		binary := filepath.Join(root, "bin", "oakum")
+		manager, err := plane.StartManager(ctx, binary, settings)
+		if err != nil {
+			return err
+		}
+		defer manager.Kill()
+		fmt.Fprintf(out, "etcd, kube-apiserver and Oakum are up after %.1f s.\n", time.Since(began).Seconds())
+		return act(ctx, stage{plane, manager, root, binary, out})
 	}
-	root, err := controlplane.Root()
-	if err != nil {
-		return err
-	}
-	binary := filepath.Join(root, "bin", "oakum")
-	manager, err := plane.StartManager(ctx, binary, settings)
-	if err != nil {
-		return err
-	}
-	defer manager.Kill()
-	fmt.Fprintf(out, "etcd, kube-apiserver and Oakum are up after %.1f s.\n", time.Since(began).Seconds())
-	return acts[args[0]](ctx, stage{plane, manager, root, binary, out})
 }
 
 // stage is where acts are played.

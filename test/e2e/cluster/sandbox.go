@@ -1,0 +1,89 @@
+package cluster
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Sandbox is what runs of a pod on the node.
+type Sandbox struct {
+	// ID is the sandbox's, which Whereabouts' records have too.
+	ID string
+	// Pod is the pod as namespace/name, and UID the pod's.
+	Pod string
+	UID types.UID
+	// Containers are the names of the containers that run, sorted, without the pause container.
+	Containers []string
+}
+
+// Sandboxes returns those of which any process runs, the pause container's or another, sorted by pod. It looks at the processes
+// and asks nobody.
+func (c *Cluster) Sandboxes() ([]Sandbox, error) {
+	bundles, err := filepath.Glob(filepath.Join(c.dir, "containerd", "state", "io.containerd.runtime.v2.task", "k8s.io", "*"))
+	if err != nil {
+		return nil, fmt.Errorf("listing sandboxes: %w", err)
+	}
+	found := map[string]Sandbox{}
+	for _, bundle := range bundles {
+		spec, err := task(bundle)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue // It is not there yet, or not any more.
+		case err != nil:
+			return nil, fmt.Errorf("listing sandboxes: %w", err)
+		}
+		a := spec.Annotations
+		id := a["io.kubernetes.cri.sandbox-id"]
+		s := found[id]
+		s.ID, s.UID = id, types.UID(a["io.kubernetes.cri.sandbox-uid"])
+		s.Pod = a["io.kubernetes.cri.sandbox-namespace"] + "/" + a["io.kubernetes.cri.sandbox-name"]
+		if name := a["io.kubernetes.cri.container-name"]; name != "" {
+			s.Containers = append(s.Containers, name)
+		}
+		found[id] = s
+	}
+	sandboxes := make([]Sandbox, 0, len(found))
+	for _, s := range found {
+		slices.Sort(s.Containers)
+		sandboxes = append(sandboxes, s)
+	}
+	slices.SortFunc(sandboxes, func(a, b Sandbox) int { return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(a.ID, b.ID)) })
+	return sandboxes, nil
+}
+
+// spec is what is read of a container's specification.
+type spec struct {
+	Annotations map[string]string `json:"annotations"`
+}
+
+// task returns the specification of the container in that folder; fs.ErrNotExist if it does not run.
+func task(bundle string) (s spec, err error) {
+	pid, err := os.ReadFile(filepath.Join(bundle, "init.pid"))
+	if err != nil {
+		return s, err
+	}
+	process := filepath.Join("/proc", string(bytes.TrimSpace(pid)))
+	if _, err := os.Readlink(filepath.Join(process, "exe")); err != nil {
+		return s, fs.ErrNotExist // It has ended, and may be a zombie.
+	}
+	// The number may be another process's by now. A container's cgroup bears its name.
+	cgroups, err := os.ReadFile(filepath.Join(process, "cgroup"))
+	if err != nil || !bytes.Contains(cgroups, []byte(filepath.Base(bundle))) {
+		return s, fs.ErrNotExist
+	}
+	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal(text, &s)
+}
