@@ -59,8 +59,12 @@ type Auditor struct {
 	// restarts has when the program on a node was restarted last, and restarted when any was.
 	restarts  map[string]time.Duration
 	restarted time.Duration
+	// doubted are names of nodes that may be the plugin's own for Nodes that exist.
+	doubted map[string]bool
 	// given are the hand-outs that were given back, for as long as they are listed.
 	given map[ipam.ID]bool
+	// late are the hand-outs of pods that were starting for too long in the last run.
+	late map[ipam.ID]bool
 	// failures counts the runs that failed in a row.
 	failures int
 	// released are the releases that no report tells yet, newest first.
@@ -174,6 +178,8 @@ type result struct {
 	// waiting is how many releases the pace left for the next run.
 	waiting  int
 	released int
+	// late is how many are kept for pods that have been starting for too long.
+	late int
 	// suspects are what is still suspected to have leaked.
 	suspects []suspect
 	again    time.Duration
@@ -201,11 +207,17 @@ func (a *Auditor) run(ctx context.Context) (r result, err error) {
 	for i, alloc := range recorded {
 		r.judged[i] = ipam.Consider(a.known(alloc), world)
 	}
+	if a.doubted = world.Doubts(r.judged); len(a.doubted) > 0 {
+		for i, j := range r.judged {
+			r.judged[i] = ipam.Consider(j.Allocation, world.Doubting(a.doubted))
+		}
+	}
 	r.stopped = collapse(a.census, census, recorded)
 	a.census = &census
 	if r.stopped != "" {
 		return r, nil
 	}
+	r.late = a.startsLate(ctx, r.judged)
 	believed, postponed, failures := a.confirm(ctx, r.judged)
 	var due []ipam.Judgement
 	a.ledger, due, r.again = a.ledger.Next(believed, a.Clock(), a.patience())
@@ -300,7 +312,7 @@ func (a *Auditor) look(ctx context.Context, alloc ipam.Allocation) (ipam.Judgeme
 	if alloc.Owner.UID == "" && alloc.Namesake == nil {
 		alloc.Namesake = world.Namesake(alloc.Owner)
 	}
-	return ipam.Consider(alloc, world), world, nil
+	return ipam.Consider(alloc, world.Doubting(a.doubted)), world, nil
 }
 
 // collapse says why the lists of owners are not to be believed; empty if they are. A list that shrinks by more than half
@@ -338,34 +350,41 @@ func lastOf(c *cluster.Census, count func(cluster.Census) int) int {
 
 // confirm looks live at what this run is the first to suspect: a list may lag for longer than a suspicion has to last,
 // and then the second sighting proves no more than the first. It also looks, once, who bears the name of an owner that the
-// record tells by name alone and that nothing proves to be alive. It looks at as many as one run may release, and postpones
-// the rest. What it could not confirm is kept in what it returns.
+// record tells by name alone: first where nothing proves that one to be alive, and then, before that is so, where it is. It
+// looks at as many as one run may release, and postpones the rest. What it could not confirm is kept in what it returns.
 func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (believed []ipam.Judgement, postponed int, failures []error) {
 	believed = slices.Clone(judged)
 	budget := a.budget(len(judged))
+	look := func(j *ipam.Judgement) {
+		budget--
+		if looked, _, err := a.look(ctx, j.Allocation); err != nil {
+			failures = append(failures, err)
+		} else {
+			*j = looked
+		}
+	}
+	var certain []*ipam.Judgement
 	for i := range believed {
 		j := &believed[i]
 		s, _ := a.ledger.Sighting(j.Allocation.ID())
-		begins := s.Begins(*j)
-		if !begins && !nameless(*j) {
+		switch begins := s.Begins(*j); {
+		case !begins && !nameless(*j):
 			continue
-		}
-		if begins {
+		case !begins && j.Verdict.Reason == ipam.InUse:
+			certain = append(certain, j)
+			continue
+		case begins:
 			j.Verdict.Disposition = ipam.Keep
-		}
-		if budget == 0 {
-			if begins {
+			if budget == 0 {
 				postponed++
 			}
-			continue
 		}
-		budget--
-		looked, _, err := a.look(ctx, j.Allocation)
-		if err != nil {
-			failures = append(failures, err)
-			continue
+		if budget > 0 {
+			look(j)
 		}
-		*j = looked
+	}
+	for _, j := range certain[:min(len(certain), budget, a.Settings.Pace.Minimum)] {
+		look(j)
 	}
 	return believed, postponed, failures
 }
@@ -374,8 +393,32 @@ func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (believe
 // yet which one that is.
 func nameless(j ipam.Judgement) bool {
 	o := j.Allocation.Owner
-	doubtful := j.Verdict.Disposition == ipam.Keep && j.Verdict.Reason != ipam.InUse
-	return o.Kind == ipam.OwnerPod && o.UID == "" && j.Allocation.Namesake == nil && doubtful
+	return o.Kind == ipam.OwnerPod && o.UID == "" && j.Allocation.Namesake == nil && j.Verdict.Disposition == ipam.Keep
+}
+
+// late is for how long a pod may be starting before somebody should look why it does not run.
+const late = time.Hour
+
+// startsLate counts the hand-outs that are kept for pods that have been starting for too long, and says so once of each.
+func (a *Auditor) startsLate(ctx context.Context, judged []ipam.Judgement) int {
+	found := map[ipam.ID]bool{}
+	for _, j := range judged {
+		alloc, took := j.Allocation, a.Clock().Wall.Sub(j.StartingSince)
+		if j.StartingSince.IsZero() || took < late {
+			continue
+		}
+		found[alloc.ID()] = true
+		if a.late[alloc.ID()] {
+			continue
+		}
+		if n := alloc.Namesake; alloc.Owner.UID == "" && n != nil {
+			alloc.Owner.UID = n.UID
+		}
+		a.event(ctx, alloc, v1alpha1.EventPodStartsLate, "%s (%s, handle %s) is kept for a pod that has been Pending for %s: see why it does not start",
+			addresses(alloc), a.Backend.Name(), alloc.Handle, took.Truncate(time.Minute))
+	}
+	a.late = found
+	return len(found)
 }
 
 // budget is how much one run may do that rests on the absence of an owner.
@@ -425,10 +468,12 @@ func (a *Auditor) repair(ctx context.Context, alloc ipam.Allocation) error {
 	if err != nil {
 		return err
 	}
-	alloc.Owner.UID = world.Namesake(alloc.Owner).UID
 	if again.Verdict.Disposition != ipam.Repair {
 		a.Log.Info("left incomplete", fields(alloc, again.Verdict)...)
 		return nil
+	}
+	if n := world.Namesake(alloc.Owner); n != nil {
+		alloc.Owner.UID = n.UID
 	}
 	switch err := records.Repair(ctx, alloc); {
 	case errors.Is(err, backends.ErrStale):

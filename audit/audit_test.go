@@ -405,3 +405,19 @@ func TestAnOwnerThatGoesIsSuspectedAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// L03: an address in use shows that the plugin has another name for its node, so nothing is known about a name that no Node
+// bears. Once that pod is gone, the node is.
+func TestAPluginsOwnNameForANodeIsUnknown(t *testing.T) {
+	d := sit(t, interceptor.Funcs{})
+	d.lend("web", "worker-1", 1)
+	d.lend("gone", "worker-1", 2)
+	d.seen.Pods = append(d.seen.Pods, running("web", "n1", 1))
+	for range 3 {
+		d.audits()
+		d.pass(d.Settings.Quarantine.Duration)
+	}
+	if diff := cmp.Diff([]string{"web-eth0", "gone-eth0"}, d.left()); diff != "" {
+		t.Errorf("handles that are left (-want +got):\n%s", diff)
+	}
+}

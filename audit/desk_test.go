@@ -40,8 +40,8 @@ type desk struct {
 	// seen is what the lists of owners show; live is what a live look shows, if that differs.
 	seen ipam.Observation
 	live *ipam.Observation
-	// unlisted and unseen fail the lists.
-	unlisted, unseen error
+	// unlisted and unseen fail the lists, unlooked fails the live look.
+	unlisted, unseen, unlooked error
 	// calls are what was asked and done, events and lines what was told.
 	calls, events, lines []string
 }
@@ -122,6 +122,17 @@ func (d *desk) twice() {
 	d.audits()
 }
 
+// did returns to what something was done since somebody asked.
+func (d *desk) did(what string) (to []string) {
+	for _, c := range d.calls {
+		if handle, is := strings.CutPrefix(c, what); is {
+			to = append(to, handle)
+		}
+	}
+	d.calls = nil
+	return to
+}
+
 // left lists the handles that are still recorded.
 func (d *desk) left() (handles []string) {
 	for _, a := range d.recorded {
@@ -162,6 +173,13 @@ func (d *desk) lend(name, node string, offsets ...int) {
 	d.recorded = append(d.recorded, a)
 }
 
+// lendByName does as lend, and records neither the pod's UID nor its node.
+func (d *desk) lendByName(name string, offsets ...int) {
+	d.lend(name, "", offsets...)
+	o := &d.recorded[len(d.recorded)-1].Owner
+	o.UID, o.ContainerID = "", name+"-sandbox"
+}
+
 func place(block string, offset int) ipam.Place {
 	return ipam.Place{Pool: "default", Block: block, Offset: offset, Addresses: []netip.Addr{addr(offset)}, Revision: "1"}
 }
@@ -198,7 +216,9 @@ func (r records) Allocations(context.Context) ([]ipam.Allocation, error) {
 
 func (r records) AllocationsOf(_ context.Context, o ipam.Owner) ([]ipam.Allocation, error) {
 	r.calls = append(r.calls, "list hand-outs of "+o.Name)
-	return slices.DeleteFunc(slices.Clone(r.recorded), func(a ipam.Allocation) bool { return a.Owner.UID != o.UID }), r.unlisted
+	return slices.DeleteFunc(slices.Clone(r.recorded), func(a ipam.Allocation) bool {
+		return a.Owner.Name != o.Name || a.Owner.UID != "" && a.Owner.UID != o.UID
+	}), r.unlisted
 }
 
 func (r records) LiveAllocationsOf(context.Context, ipam.Owner) ([]ipam.Allocation, error) {
@@ -229,9 +249,9 @@ func (e eyes) World(context.Context, []ipam.Allocation) (ipam.World, cluster.Cen
 func (e eyes) LiveLook(_ context.Context, a ipam.Allocation) (ipam.World, error) {
 	e.calls = append(e.calls, "look at "+a.Handle)
 	if e.live != nil {
-		return ipam.NewWorld(*e.live), nil
+		return ipam.NewWorld(*e.live), e.unlooked
 	}
-	return ipam.NewWorld(e.seen), nil
+	return ipam.NewWorld(e.seen), e.unlooked
 }
 
 // recorder keeps Events as people read them.

@@ -14,6 +14,7 @@ type Metrics struct {
 	allocations *prometheus.GaugeVec
 	capacity    *prometheus.GaugeVec
 	candidates  *prometheus.GaugeVec
+	late        *prometheus.GaugeVec
 	duration    *prometheus.HistogramVec
 	success     *prometheus.GaugeVec
 	stopped     *prometheus.GaugeVec
@@ -29,6 +30,7 @@ func NewMetrics(r prometheus.Registerer, releases, releaseErrors *prometheus.Cou
 		allocations: gauge("oakum_allocations", "Hand-outs that are recorded, by pool and state (in_use, unproven, orphaned).", "pool", "state"),
 		capacity:    gauge("oakum_pool_capacity", "Addresses of a pool, reserved ones included; a pair counts once.", "pool"),
 		candidates:  gauge("oakum_leak_candidates", "Hand-outs that are suspected to have leaked."),
+		late:        gauge("oakum_allocations_starting_late", "Hand-outs that are kept for pods that have been Pending for over an hour."),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "oakum_audit_duration_seconds", Help: "How long a run of the audit takes.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 8),
 		}, []string{"backend"}),
@@ -36,7 +38,7 @@ func NewMetrics(r prometheus.Registerer, releases, releaseErrors *prometheus.Cou
 		stopped: gauge("oakum_audit_stopped", "1 while the audit releases nothing because its evidence collapsed."),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.allocations, m.capacity, m.candidates, m.duration, m.success, m.stopped} {
+	for _, c := range []prometheus.Collector{m.allocations, m.capacity, m.candidates, m.late, m.duration, m.success, m.stopped} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
@@ -65,4 +67,5 @@ func (m Metrics) observe(backend string, r result) {
 		m.allocations.WithLabelValues(backend, j.Allocation.Places[0].Pool, string(stateOf(j.Verdict))).Inc()
 	}
 	m.candidates.WithLabelValues(backend).Set(float64(len(r.suspects)))
+	m.late.WithLabelValues(backend).Set(float64(r.late))
 }

@@ -238,6 +238,8 @@ func finalizersLeft(ctx context.Context, live client.Reader, held []schema.Group
 func (a *Auditor) event(ctx context.Context, alloc ipam.Allocation, reason v1alpha1.EventReason, note string, args ...any) {
 	kind, action := corev1.EventTypeNormal, "Release"
 	switch reason {
+	case v1alpha1.EventPodStartsLate:
+		kind, action = corev1.EventTypeWarning, "Keep"
 	case v1alpha1.EventIPAddressGarbageCollectionFailed:
 		kind = corev1.EventTypeWarning
 	case v1alpha1.EventRecordRepairFailed:

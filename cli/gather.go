@@ -89,6 +89,8 @@ type finding struct {
 	// observed is what was seen of the owners, and world the same in the form in which the law asks it.
 	observed ipam.Observation
 	world    ipam.World
+	// doubted are names of nodes that may be a plugin's own for Nodes that exist.
+	doubted map[string]bool
 	// problems are breaches of rules in what is stored: written before a rule, or while nobody looked.
 	problems []recordProblem
 	// missing says what could not be read. What depends on it cannot be told.
@@ -154,8 +156,15 @@ func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) 
 	f.missing = append(f.missing, missing...)
 	f.observed, f.world = observed, ipam.NewWorld(observed)
 	f.judged = make([]ipam.Judgement, len(recorded))
-	for i, a := range recorded {
-		f.judged[i] = ipam.Judgement{Allocation: a, Verdict: ipam.Judge(a, f.world)}
+	judge := func() {
+		for i, a := range recorded {
+			f.judged[i] = ipam.Judgement{Allocation: a, Verdict: ipam.Judge(a, f.world)}
+		}
+	}
+	judge()
+	if f.doubted = f.world.Doubts(f.judged); len(f.doubted) > 0 {
+		f.world = f.world.Doubting(f.doubted)
+		judge()
 	}
 	return f, nil
 }

@@ -218,7 +218,7 @@ func (f finding) release(ctx context.Context, c client.Client, a ipam.Allocation
 	if err != nil {
 		return now, err.Error()
 	}
-	now = ipam.Judgement{Allocation: a, Verdict: ipam.Judge(a, world)}
+	now = ipam.Judgement{Allocation: a, Verdict: ipam.Judge(a, world.Doubting(f.doubted))}
 	if d := now.Verdict.Disposition; !d.Leaked() || d == ipam.Stranded {
 		return now, now.Verdict.Detail
 	}

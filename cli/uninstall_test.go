@@ -52,6 +52,7 @@ const deletions = `deleted MutatingWebhookConfiguration oakum
 deleted MutatingWebhookConfiguration oakum-pods
 deleted MutatingWebhookConfiguration oakum-whereabouts
 deleted ValidatingWebhookConfiguration oakum
+deleted ValidatingWebhookConfiguration oakum-coil
 deleted ValidatingWebhookConfiguration oakum-whereabouts
 deleted ValidatingAdmissionPolicyBinding finalizers.ipam.oakum.dev
 deleted ValidatingAdmissionPolicy finalizers.ipam.oakum.dev

@@ -57,7 +57,7 @@ func Observation(ctx context.Context, live client.Reader, recorded []ipam.Alloca
 // Its owner, whoever else names one of its addresses, and the nodes of all of them are read anew.
 func LookAgain(ctx context.Context, live client.Reader, before ipam.Observation, a ipam.Allocation) (ipam.World, error) {
 	clock := SystemClock()
-	w := &Witness{live: live, clock: clock, register: newRegister(clock().Steady)}
+	w := &Witness{live: live, clock: clock, register: newRegister(clock().Steady, 0)}
 	o := ipam.Observation{PodsKnown: before.PodsKnown, NodesKnown: before.NodesKnown}
 	names := map[types.NamespacedName]bool{}
 	if a.Owner.Kind == ipam.OwnerPod {

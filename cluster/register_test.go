@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,9 +20,21 @@ func TestLiveLookWithoutANode(t *testing.T) {
 			n.Status.Conditions[0].LastTransitionTime = metav1.NewTime(time.Date(2026, 11, 30, 12, minute, 0, 0, time.UTC))
 		}
 	}
-	add := func(n *corev1.Node) step { return func(_ *testing.T, s *scene) { s.nodes.Add(n) } }
-	modify := func(n *corev1.Node) step { return func(_ *testing.T, s *scene) { s.nodes.Modify(n) } }
-	remove := func(n *corev1.Node) step { return func(_ *testing.T, s *scene) { s.nodes.Delete(n) } }
+	appear := func(n *corev1.Node) step {
+		return func(t *testing.T, s *scene) { check(t, s.api.Create(t.Context(), n.DeepCopy())) }
+	}
+	vanish := func(n *corev1.Node) step {
+		return func(t *testing.T, s *scene) { check(t, s.api.Delete(t.Context(), n.DeepCopy())) }
+	}
+	add := func(n *corev1.Node) step {
+		return func(t *testing.T, s *scene) { s.nodes.Add(n.DeepCopy()); appear(n)(t, s) }
+	}
+	modify := func(n *corev1.Node) step {
+		return func(t *testing.T, s *scene) { s.nodes.Modify(n.DeepCopy()); vanish(n)(t, s); appear(n)(t, s) }
+	}
+	remove := func(n *corev1.Node) step {
+		return func(t *testing.T, s *scene) { s.nodes.Delete(n.DeepCopy()); vanish(n)(t, s) }
+	}
 	n1 := node("n1", "n1-uid", readySince(0))
 	lost := node("n1", "n1-uid", readySince(1), fixture.NotReady)
 	back := node("n1", "n1-uid", readySince(2))
@@ -39,28 +52,48 @@ func TestLiveLookWithoutANode(t *testing.T) {
 		Disposition: ipam.Keep, Reason: ipam.NodeNotReady, Evidence: "E10b",
 		Detail: `Pod default/web-0 does not exist, the record does not tell its node, and node "n1" is not ready: the sandbox may still run there`,
 	}
+	waiting := silent
+	waiting.Detail = strings.ReplaceAll(silent.Detail, "n1", "n2")
+	record := ipam.Allocation{Handle: "c1", Owner: ipam.Owner{Kind: ipam.OwnerPod, Namespace: "default", Name: "web-0", ContainerID: "c1"}}
+	ask := func(t *testing.T, s *scene) {
+		_, err := s.LiveLook(t.Context(), record)
+		check(t, err)
+	}
 	tests := map[string]struct {
 		steps []step
 		want  ipam.Verdict
 		basis string
 	}{
-		"soon after the start a node may have gone before it": {[]step{add(n1), at(60)}, quarantine, "0 returns"},
-		"a quarantine later none has":                         {[]step{add(n1), at(900)}, orphan, "0 returns"},
-		"a node that goes begins another quarantine":          {[]step{add(n1), add(n2), at(900), remove(n2), at(1799)}, quarantine, "0 returns"},
-		"which ends": {[]step{add(n1), add(n2), at(900), remove(n2), at(1800)}, orphan, "0 returns"},
-		"a node that is replaced by its namesake has gone":         {[]step{add(n1), at(900), modify(node("n1", "n1-uid-2", readySince(0))), at(1000)}, quarantine, "0 returns"},
-		"a node that is not ready may run it":                      {[]step{add(n1), at(900), modify(lost)}, silent, ""},
-		"one that comes back is something new to rest on":          {[]step{add(n1), at(900), modify(lost), modify(back)}, orphan, "1 returns"},
-		"so is one that was away when nobody looked":               {[]step{add(n1), at(900), modify(back)}, orphan, "1 returns"},
-		"news of other things are none":                            {[]step{add(n1), at(900), modify(node("n1", "n1-uid", readySince(0), fixture.OutOfService))}, orphan, "0 returns"},
-		"a node that joins runs nothing yet":                       {[]step{add(n1), at(900), add(joining)}, orphan, "0 returns"},
-		"and has not returned when it is ready for the first time": {[]step{add(n1), at(900), add(joining), modify(node("n2", "n2-uid", readySince(1)))}, orphan, "0 returns"},
+		"soon after the start a node may have gone before it": {[]step{add(n1), at(60)}, quarantine, "1 returns"},
+		"a quarantine later none has":                         {[]step{add(n1), at(900)}, orphan, "1 returns"},
+		"a node that goes begins another quarantine":          {[]step{add(n1), add(n2), at(900), remove(n2), at(1799)}, quarantine, "3 returns"},
+		"which ends": {[]step{add(n1), add(n2), at(900), remove(n2), at(1800)}, orphan, "3 returns"},
+		"and is something new to rest on, also during a quarantine": {[]step{add(n1), add(n2), at(60), remove(n2), at(90)}, quarantine, "3 returns"},
+		"a node that is replaced by its namesake has gone":          {[]step{add(n1), at(900), modify(node("n1", "n1-uid-2", readySince(0))), at(1000)}, quarantine, "3 returns"},
+		"one that comes back begins another quarantine too": {
+			[]step{add(n1), add(n2), at(900), remove(n2), at(1700), add(n2), at(1800)}, quarantine, "4 returns",
+		},
+		"a node does not join that comes back, and may run it": {
+			[]step{add(node("n0", "n0-uid", readySince(0))), add(n1), at(900), remove(n1), at(1000), add(lost), at(1900)}, silent, "",
+		},
+		"a node that is not ready may run it":                               {[]step{add(n1), at(900), modify(lost)}, silent, ""},
+		"one that comes back is something new to rest on":                   {[]step{add(n1), at(900), modify(lost), modify(back)}, orphan, "2 returns"},
+		"so is one that was away when nobody looked":                        {[]step{add(n1), at(900), modify(back)}, orphan, "2 returns"},
+		"news of other things are none":                                     {[]step{add(n1), at(900), modify(node("n1", "n1-uid", readySince(0), fixture.OutOfService))}, orphan, "1 returns"},
+		"one that comes from before the watching began does not join":       {[]step{add(n1), at(899), add(joining), at(1800)}, waiting, ""},
+		"a node that is cut off while the watch lags may run it":            {[]step{add(n1), at(900), vanish(n1), appear(lost)}, silent, ""},
+		"one that is back while the watch lags is something new to rest on": {[]step{add(n1), at(900), vanish(n1), appear(back)}, orphan, "2 returns"},
+		"one that goes while the watch lags begins another quarantine":      {[]step{add(n1), add(n2), at(900), vanish(n2)}, quarantine, "3 returns"},
+		"a list of nodes is live for 10 s":                                  {[]step{add(n1), at(900), ask, vanish(n1), appear(lost), at(909)}, orphan, "1 returns"},
+		"and no longer":                                                     {[]step{add(n1), at(900), ask, vanish(n1), appear(lost), at(910)}, silent, ""},
+		"a node that joins runs nothing yet":                                {[]step{add(n1), at(900), add(joining)}, orphan, "1 returns"},
+		"and has not returned when it is ready for the first time":          {[]step{add(n1), at(900), add(joining), modify(node("n2", "n2-uid", readySince(1)))}, orphan, "1 returns"},
 		"but when it is for the second time": {
 			[]step{
 				add(n1), at(900), add(joining), modify(n2),
 				modify(node("n2", "n2-uid", readySince(1), fixture.NotReady)), modify(node("n2", "n2-uid", readySince(2))),
 			},
-			orphan, "1 returns",
+			orphan, "2 returns",
 		},
 	}
 	for name, tt := range tests {
@@ -70,7 +103,6 @@ func TestLiveLookWithoutANode(t *testing.T) {
 					step(t, s)
 					synctest.Wait()
 				}
-				record := ipam.Allocation{Handle: "c1", Owner: ipam.Owner{Kind: ipam.OwnerPod, Namespace: "default", Name: "web-0", ContainerID: "c1"}}
 				world, err := s.LiveLook(t.Context(), record)
 				check(t, err)
 				want := ipam.Judgement{Allocation: record, Verdict: tt.want, Basis: tt.basis}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -34,6 +35,11 @@ type Witness struct {
 	clock       Clock
 	settings    Settings
 	register    register
+
+	listing sync.Mutex
+	// listed are the Nodes of the last live list, and listedAt when that was asked for.
+	listed   []*Node
+	listedAt time.Duration
 }
 
 // Settings are what somebody says about the cluster.
@@ -65,7 +71,7 @@ func Slim() map[client.Object]cache.ByObject {
 
 // NewWitness starts watching Pods and Nodes in a cache that was made with Slim. The live reader must bypass it.
 func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Clock, settings Settings) (*Witness, error) {
-	w := &Witness{live: live, clock: clock, settings: settings, register: newRegister(clock().Steady)}
+	w := &Witness{live: live, clock: clock, settings: settings, register: newRegister(clock().Steady, settings.Quarantine)}
 	for object, informer := range map[client.Object]*toolscache.SharedIndexInformer{&corev1.Pod{}: &w.pods, &corev1.Node{}: &w.nodes} {
 		i, err := c.GetInformer(ctx, object, cache.BlockUntilSynced(false))
 		if err != nil {
@@ -81,18 +87,14 @@ func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Cl
 	if err != nil {
 		return nil, fmt.Errorf("indexing pods: %w", err)
 	}
-	_, err = w.nodes.AddEventHandler(toolscache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(o any, inInitialList bool) {
-			if n, ok := o.(*Node); ok {
-				w.register.arrives(n, !inInitialList, w.clock().Steady)
-			}
-		},
-		UpdateFunc: func(before, after any) {
-			old, ok := before.(*Node)
-			if n, also := after.(*Node); ok && also {
-				w.register.changes(old, n, w.clock().Steady)
-			}
-		},
+	sees := func(o any) {
+		if n, ok := o.(*Node); ok {
+			w.register.sees(n, w.clock().Steady)
+		}
+	}
+	_, err = w.nodes.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    sees,
+		UpdateFunc: func(_, after any) { sees(after) },
 		DeleteFunc: func(o any) {
 			if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
 				o = t.Obj
@@ -226,8 +228,7 @@ func (w *Witness) LiveAround(ctx context.Context, p *Pod, recorded []ipam.Alloca
 }
 
 // LiveLook returns the world as far as it concerns one hand-out: the last look before it is released. Its owner and the
-// nodes are read without the cache. A record that does not tell its pod's node concerns every Node: those are as the
-// cache has them.
+// nodes are read without the cache. A record that does not tell its pod's node concerns every Node.
 func (w *Witness) LiveLook(ctx context.Context, a ipam.Allocation) (ipam.World, error) {
 	var pods []*Pod
 	if a.Owner.Kind == ipam.OwnerPod {
@@ -275,6 +276,13 @@ func (w *Witness) around(ctx context.Context, pods []*Pod, recorded []ipam.Alloc
 		return ipam.World{}, err
 	}
 	delete(nodes, "")
+	if everywhere {
+		if o.Nodes, err = w.liveNodes(ctx); err != nil {
+			return ipam.World{}, err
+		}
+		w.settle(&o)
+		clear(nodes)
+	}
 	for name := range nodes {
 		n, err := node(ctx, name)
 		if err != nil {
@@ -283,11 +291,6 @@ func (w *Witness) around(ctx context.Context, pods []*Pod, recorded []ipam.Alloc
 		if n != nil {
 			o.Nodes = append(o.Nodes, n.Evidence())
 		}
-	}
-	if everywhere {
-		o.Nodes = append(o.Nodes, w.everyNode(nodes)...)
-	} else {
-		o.NodesSettled = false // Not every Node is in it.
 	}
 	o.NodesGoneFor = w.register.goneFor(w.clock().Steady)
 	return ipam.NewWorld(o), nil
@@ -331,10 +334,16 @@ func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation) (ipam.W
 		o.Pods = append(o.Pods, p.(*Pod).Evidence())
 	}
 	known := map[string]bool{"": true}
-	for _, n := range w.everyNode(nil) {
-		o.Nodes = append(o.Nodes, n)
+	for _, object := range w.nodes.GetIndexer().List() {
+		n, ok := object.(*Node)
+		if !ok {
+			continue
+		}
+		w.register.sees(n, w.clock().Steady)
+		o.Nodes = append(o.Nodes, w.evidence(n))
 		known[n.Name] = true
 	}
+	w.settle(&o)
 	census := Census{Pods: len(o.Pods), Nodes: len(o.Nodes)}
 	for _, a := range recorded {
 		if known[a.Owner.Node] {
@@ -359,26 +368,44 @@ func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation) (ipam.W
 
 // observation is one to which nothing was added yet.
 func (w *Witness) observation() ipam.Observation {
-	now := w.clock().Steady
-	return ipam.Observation{
-		PodsKnown: true, NodesKnown: true,
-		NodeDeletionMeansFenced: w.settings.NodeDeletionMeansFenced,
-		NodesSettled:            w.register.settledFor(now) >= w.settings.Quarantine,
-		NodeReturns:             w.register.count(),
-	}
+	return ipam.Observation{PodsKnown: true, NodesKnown: true, NodeDeletionMeansFenced: w.settings.NodeDeletionMeansFenced}
 }
 
-// everyNode returns what is known of every Node in the cache but those that are named.
-func (w *Witness) everyNode(but map[string]bool) []ipam.Node {
-	var nodes []ipam.Node
-	for _, o := range w.nodes.GetIndexer().List() {
-		if n, ok := o.(*Node); ok && !but[n.Name] {
-			e := n.Evidence()
-			e.Joining = w.register.joins(n)
-			nodes = append(nodes, e)
+// settle completes an observation to which every Node was added.
+func (w *Witness) settle(o *ipam.Observation) {
+	o.NodesSettled, o.NodeReturns = w.register.calm(w.clock().Steady)
+}
+
+// fresh is for how long a list of every Node counts as live: one run of the audit may ask for it a thousand times, and it
+// takes a cluster longer than that to notice that a node is silent.
+const fresh = 10 * time.Second
+
+// liveNodes reads every Node without the cache.
+func (w *Witness) liveNodes(ctx context.Context) ([]ipam.Node, error) {
+	w.listing.Lock()
+	defer w.listing.Unlock()
+	if now := w.clock().Steady; w.listed == nil || now-w.listedAt >= fresh {
+		var list corev1.NodeList
+		if err := w.live.List(ctx, &list); err != nil {
+			return nil, fmt.Errorf("listing nodes: %w", err)
 		}
+		w.listed, w.listedAt = make([]*Node, len(list.Items)), now
+		for i := range list.Items {
+			w.listed[i] = ObserveNode(&list.Items[i])
+		}
+		w.register.lists(w.listed, now)
 	}
-	return nodes
+	evidence := make([]ipam.Node, len(w.listed))
+	for i, n := range w.listed {
+		evidence[i] = w.evidence(n)
+	}
+	return evidence, nil
+}
+
+func (w *Witness) evidence(n *Node) ipam.Node {
+	e := n.Evidence()
+	e.Joining = w.register.joins(n)
+	return e
 }
 
 // Census counts what a World was made from.

@@ -18,6 +18,10 @@ type Allocation struct {
 	Places []Place
 	// Pending: the request that this hand-out answers is still there.
 	Pending bool
+	// Named: the owner, a node, names its addresses itself. One that it does not name any more is not its own.
+	Named bool
+	// Guessed: nobody says whose it is. The owner is the node in whose block it lies.
+	Guessed bool
 	// Gap says what the record lacks, for people; empty if it is whole. A hand-out with a gap that is in use is repaired.
 	Gap string
 	// Seen is when the audit first saw this hand-out; zero if it has not.

@@ -114,6 +114,8 @@ type World struct {
 	fences     bool
 	settled    bool
 	returns    int
+	// doubted are names that no Node bears, and that somebody may bear all the same.
+	doubted map[string]bool
 	// waiting names a pod, by its node, that may be about to get an address there.
 	waiting map[string]string
 	// silent is a Node that cannot tell what runs on it; empty if there is none.
@@ -213,7 +215,7 @@ func (w World) nodeState(name string) nodeState {
 	switch {
 	case name == "":
 		return nodeUnknown
-	case !ok && !w.nodesKnown:
+	case !ok && (!w.nodesKnown || w.doubted[name]):
 		return nodeUnknown
 	case !ok && w.fences && w.goneFor[name] >= FenceTime:
 		return nodeFenced
@@ -229,6 +231,25 @@ func (w World) nodeState(name string) nodeState {
 		return nodeOutOfService
 	}
 	return nodeNotReady
+}
+
+// Doubts returns the names of nodes that no Node bears, and under which something is recorded that is in use on another: the
+// plugin has names of its own for nodes.
+func (w World) Doubts(judged []Judgement) map[string]bool {
+	doubts := map[string]bool{}
+	for _, j := range judged {
+		name := j.Allocation.Owner.Node
+		if _, ok := w.nodes[name]; !ok && name != "" && w.nodesKnown && j.Verdict.Reason == InUse && j.Verdict.Drift {
+			doubts[name] = true
+		}
+	}
+	return doubts
+}
+
+// Doubting returns the world in which nothing is known about nodes of these names, unless a Node bears one.
+func (w World) Doubting(names map[string]bool) World {
+	w.doubted = names
+	return w
 }
 
 // Namesake returns the pod that bears the owner's name; nil if the owner is no pod or nobody looked.

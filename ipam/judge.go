@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -71,6 +72,8 @@ const (
 	RecordIncomplete Reason = "RecordIncomplete"
 	// Unused: no pod names an address of it, and none on its node waits for one.
 	Unused Reason = "Unused"
+	// Unnamed: the node exists, and does not name the address as its own.
+	Unnamed Reason = "Unnamed"
 	// NoAddress: the pod has no address of its own: it shares its node's (E0).
 	NoAddress Reason = "NoAddress"
 )
@@ -164,7 +167,7 @@ func (w World) ofOwner(a Allocation) Verdict {
 	case OwnerPod:
 		return w.ofPod(a)
 	case OwnerNode:
-		return w.ofNode(o)
+		return w.ofNode(a)
 	case OwnerAgent:
 		return w.ofAgent(a)
 	case OwnerVirtualMachine, OwnerService:
@@ -184,13 +187,23 @@ func (w World) ofOwner(a Allocation) Verdict {
 	}
 }
 
-func (w World) ofNode(o Owner) Verdict {
+func (w World) ofNode(a Allocation) Verdict {
+	o := a.Owner
 	n, ok := w.nodes[o.Name]
+	names := slices.ContainsFunc(a.Addresses(), func(addr netip.Addr) bool { return slices.Contains(n.Addresses, addr) })
 	switch state := w.nodeState(o.Name); {
-	case ok && (o.UID == "" || o.UID == n.UID):
-		return verdict(Keep, InUse, "E11", "%s exists", o)
-	case ok:
+	case ok && o.UID != "" && o.UID != n.UID:
 		return verdict(Quarantine, NodeReplaced, "E6", "%s is gone: that name is uid %s now", o, n.UID)
+	case ok && names:
+		return verdict(Keep, InUse, "E11", "%s names it as its own", o)
+	case ok && a.Named:
+		return verdict(Orphan, Unnamed, "E10", "%s exists, and does not name it as its own any more", o)
+	case ok && a.Guessed && len(n.Addresses) > 0:
+		return verdict(Quarantine, Unnamed, "E6", "nobody says whose it is, and %s, in whose block it lies, names other addresses", o)
+	case ok && a.Guessed:
+		return verdict(Keep, OwnerUnknown, "", "nobody says whose it is, and it lies in a block of %s, which may have it", o)
+	case ok:
+		return verdict(Keep, InUse, "E11", "%s exists", o)
 	case state == nodeFenced:
 		return verdict(Free, NodeFenced, "E5", "%s has been gone for %s, and its deletion means that the machine is off", o, w.goneFor[o.Name].Truncate(time.Second))
 	case state == nodeFencing:

@@ -361,6 +361,45 @@ func TestJudge(t *testing.T) {
 			observed: seen(nodes(ready("n1")), web(func(p *Pod) { p.Name = "db-0" })),
 			want:     Verdict{Keep, InUse, "E11", "10.0.0.7 is in use by Pod default/db-0 (uid u1)", true},
 		},
+		"E11 a node that names its tunnel's address has it": {
+			record:   named(tunnel()),
+			observed: seen(nodes(Node{Name: "n1", UID: "n1-uid", Addresses: addrs("10.0.0.9", "10.0.0.7")})),
+			want:     Verdict{Keep, InUse, "E11", "Node n1 (uid n1-uid) names it as its own", false},
+		},
+		"E10 a tunnel's address that its node does not name any more is an orphan": {
+			record:   named(tunnel()),
+			observed: seen(nodes(Node{Name: "n1", UID: "n1-uid"})),
+			want:     Verdict{Orphan, Unnamed, "E10", "Node n1 (uid n1-uid) exists, and does not name it as its own any more", false},
+		},
+		"an address of which nobody says whose it is may be the node's": {
+			record:   guessed(tunnel()),
+			observed: seen(nodes(Node{Name: "n1", UID: "n1-uid"})),
+			want:     Verdict{Keep, OwnerUnknown, "", "nobody says whose it is, and it lies in a block of Node n1 (uid n1-uid), which may have it", false},
+		},
+		"E6 it is not once the node names others": {
+			record:   guessed(tunnel()),
+			observed: seen(nodes(Node{Name: "n1", UID: "n1-uid", Addresses: addrs("10.0.0.9")})),
+			want: Verdict{
+				Quarantine, Unnamed, "E6", "nobody says whose it is, and Node n1 (uid n1-uid), in whose block it lies, names other addresses", false,
+			},
+		},
+		"E11 it is somebody's who names it": {
+			record:   guessed(tunnel()),
+			observed: seen(nodes(Node{Name: "n1", UID: "n1-uid", Addresses: addrs("10.0.0.9")}, ready("n2")), web(on("n2"))),
+			want:     Verdict{Keep, InUse, "E11", "10.0.0.7 is in use by Pod default/web-0 (uid u1)", true},
+		},
+		"E6 it goes with the node": {
+			record:   guessed(tunnel()),
+			observed: seen(nodes(ready("n2"))),
+			want:     Verdict{Quarantine, NodeGone, "E6", "Node n1 (uid n1-uid) is gone", false},
+		},
+		"a tunnel's address of which the record says nothing is completed": {
+			record:   lacking(guessed(tunnel())),
+			observed: seen(nodes(Node{Name: "n1", UID: "n1-uid", Addresses: addrs("10.0.0.7")})),
+			want: Verdict{
+				Repair, RecordIncomplete, "E11", "Node n1 (uid n1-uid) names it as its own, but its record lacks a part: no entry", false,
+			},
+		},
 		"E6 a block goes with its node": {
 			record:   agents(),
 			observed: seen(nodes(ready("n2"))),
@@ -461,6 +500,16 @@ func agents() Allocation {
 	return a
 }
 
+func named(a Allocation) Allocation {
+	a.Named = true
+	return a
+}
+
+func guessed(a Allocation) Allocation {
+	a.Guessed = true
+	return a
+}
+
 func asked(a Allocation) Allocation {
 	a.Pending = true
 	return a
@@ -526,4 +575,32 @@ func lacking(a Allocation) Allocation {
 func fenced(o Observation, node string, gone time.Duration) Observation {
 	o.NodeDeletionMeansFenced, o.NodesGoneFor = true, map[string]time.Duration{node: gone}
 	return o
+}
+
+// L03: the plugin may call a node by another name than Kubernetes does.
+func TestDoubts(t *testing.T) {
+	inUse, leaked, elsewhere := onNode(calico(), "worker-1"), onNode(calico(), "worker-1"), onNode(calico(), "worker-2")
+	leaked.Handle, leaked.Owner.Name, leaked.Places = "h2", "gone", []Place{{Addresses: addrs("10.0.0.8")}}
+	elsewhere.Handle, elsewhere.Owner.Name, elsewhere.Places = "h3", "gone", []Place{{Addresses: addrs("10.0.0.9")}}
+	w := NewWorld(seen(nodes(ready("n1")), web()))
+	judge := func(w World) (judged []Judgement) {
+		for _, a := range []Allocation{inUse, leaked, elsewhere} {
+			judged = append(judged, Consider(a, w))
+		}
+		return judged
+	}
+	doubts := w.Doubts(judge(w))
+	if diff := cmp.Diff(map[string]bool{"worker-1": true}, doubts); diff != "" {
+		t.Errorf("doubts (-want +got):\n%s", diff)
+	}
+	var got []Reason
+	for _, j := range judge(w.Doubting(doubts)) {
+		got = append(got, j.Verdict.Reason)
+	}
+	if diff := cmp.Diff([]Reason{InUse, NodeUnknown, NodeGone}, got); diff != "" {
+		t.Errorf("reasons (-want +got):\n%s", diff)
+	}
+	if known := (World{}).Doubts(judge(w)); len(known) > 0 {
+		t.Errorf("who has not looked for nodes doubts %v", known)
+	}
 }

@@ -21,12 +21,17 @@ type Judgement struct {
 	Verdict    Verdict
 	// Basis names what a suspicion rests on besides its kind. On another basis it is another suspicion.
 	Basis string
+	// StartingSince is when the pod was created that is starting; zero unless that is why the hand-out is kept.
+	StartingSince time.Time
 }
 
 // Consider judges an allocation for the ledger. A suspicion rests on the node having been what it is all the time: one
 // that comes back after a while may not have taken down yet what it must not run.
 func Consider(a Allocation, w World) Judgement {
 	j := Judgement{Allocation: a, Verdict: Judge(a, w)}
+	if p, ok := w.pods[Name{a.Owner.Namespace, a.Owner.Name}]; ok && a.Owner.Kind == OwnerPod && j.Verdict.Reason == Starting {
+		j.StartingSince = p.Created
+	}
 	if !j.Verdict.Disposition.Leaked() {
 		return j
 	}

@@ -321,17 +321,19 @@ func TestConsider(t *testing.T) {
 	tests := map[string]struct {
 		observed Observation
 		want     string
+		since    time.Time
 	}{
-		"an orphan rests on its node as it is": {seen(nodes(node)), "n1-uid ready since 1796029200"},
-		"a node that came back":                {seen(nodes(back)), "n1-uid ready since 1796031000"},
-		"another node":                         {seen(nodes(another)), "n1-uid-2 ready since 1796029200"},
-		"no node":                              {seen(nil), ""},
-		"no suspicion":                         {seen(nodes(node), web()), ""},
+		"an orphan rests on its node as it is": {observed: seen(nodes(node)), want: "n1-uid ready since 1796029200"},
+		"a node that came back":                {observed: seen(nodes(back)), want: "n1-uid ready since 1796031000"},
+		"another node":                         {observed: seen(nodes(another)), want: "n1-uid-2 ready since 1796029200"},
+		"no node":                              {observed: seen(nil)},
+		"no suspicion":                         {observed: seen(nodes(node), web())},
+		"a pod that is starting":               {observed: seen(nodes(node), web(pending, naming())), since: at("10:00:00")},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			w := NewWorld(tt.observed)
-			want := Judgement{Allocation: native(), Verdict: Judge(native(), w), Basis: tt.want}
+			want := Judgement{Allocation: native(), Verdict: Judge(native(), w), Basis: tt.want, StartingSince: tt.since}
 			if diff := cmp.Diff(want, Consider(native(), w), byValue()); diff != "" {
 				t.Errorf("judgement (-want +got):\n%s", diff)
 			}

@@ -31,6 +31,9 @@ const (
 	// EventAgentRestarted (Normal, on the block): the program on its node was restarted, because it has a block that nobody
 	// uses.
 	EventAgentRestarted EventReason = "AgentRestarted"
+	// EventPodStartsLate (Warning, on the Pod, or on the object with its record): it has an address, and has been Pending for
+	// over an hour.
+	EventPodStartsLate EventReason = "PodStartsLate"
 	// EventAuditStopped (Warning, on the LeakReport): the evidence collapsed. The note says how.
 	EventAuditStopped EventReason = "AuditStopped"
 	// EventAdmissionWarning (Warning): a write was admitted that breaks a rule.
