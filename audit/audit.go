@@ -56,9 +56,6 @@ type Auditor struct {
 	ledger ipam.Ledger
 	// census is what the last run saw, whether it believed it or not.
 	census *cluster.Census
-	// restarts has when the program on a node was restarted last, and restarted when any was.
-	restarts  map[string]time.Duration
-	restarted time.Duration
 	// doubted are names of nodes that may be the plugin's own for Nodes that exist.
 	doubted map[string]bool
 	// given are the hand-outs that were given back, for as long as they are listed.
@@ -327,7 +324,7 @@ func collapse(last *cluster.Census, now cluster.Census, recorded []ipam.Allocati
 		owned     bool
 	}{
 		{"pods", now.Pods, lastOf(last, func(c cluster.Census) int { return c.Pods }), owned(ipam.OwnerPod)},
-		{"nodes", now.Nodes, lastOf(last, func(c cluster.Census) int { return c.Nodes }), owned(ipam.OwnerPod, ipam.OwnerNode)},
+		{"nodes", now.Nodes, lastOf(last, func(c cluster.Census) int { return c.Nodes }), owned(ipam.OwnerPod, ipam.OwnerNode, ipam.OwnerAgent)},
 	} {
 		switch {
 		case list.now == 0 && list.last > 0:
@@ -415,7 +412,7 @@ func (a *Auditor) startsLate(ctx context.Context, judged []ipam.Judgement) int {
 			alloc.Owner.UID = n.UID
 		}
 		a.event(ctx, alloc, v1alpha1.EventPodStartsLate, "%s (%s, handle %s) is kept for a pod that has been Pending for %s: see why it does not start",
-			addresses(alloc), a.Backend.Name(), alloc.Handle, took.Truncate(time.Minute))
+			alloc.AddressText(), a.Backend.Name(), alloc.Handle, took.Truncate(time.Minute))
 	}
 	a.late = found
 	return len(found)
@@ -447,13 +444,13 @@ func (a *Auditor) release(ctx context.Context, j ipam.Judgement) (released bool,
 		return false, nil
 	case err != nil:
 		a.Metrics.ReleaseErrors.WithLabelValues(a.Backend.Name()).Inc()
-		a.event(ctx, alloc, v1alpha1.EventIPAddressGarbageCollectionFailed, "giving back %s (%s, handle %s): %v", addresses(alloc), a.Backend.Name(), alloc.Handle, err)
+		a.event(ctx, alloc, v1alpha1.EventIPAddressGarbageCollectionFailed, "giving back %s (%s, handle %s): %v", alloc.AddressText(), a.Backend.Name(), alloc.Handle, err)
 		return false, fmt.Errorf("giving back %s of %s: %w", alloc.Handle, alloc.Owner, err)
 	}
 	a.given[alloc.ID()] = true
 	a.Log.Info("released", fields(alloc, verdict)...)
 	a.Metrics.Releases.WithLabelValues(a.Backend.Name(), string(verdict.Reason)).Inc()
-	a.event(ctx, alloc, v1alpha1.EventIPAddressGarbageCollected, "gave back %s (%s, handle %s): %s", addresses(alloc), a.Backend.Name(), alloc.Handle, verdict.Detail)
+	a.event(ctx, alloc, v1alpha1.EventIPAddressGarbageCollected, "gave back %s (%s, handle %s): %s", alloc.AddressText(), a.Backend.Name(), alloc.Handle, verdict.Detail)
 	a.remember(alloc, verdict)
 	return true, nil
 }
@@ -480,44 +477,36 @@ func (a *Auditor) repair(ctx context.Context, alloc ipam.Allocation) error {
 		a.Log.Info("left incomplete: the record has changed", fields(alloc, again.Verdict)...)
 		return nil
 	case err != nil:
-		a.event(ctx, alloc, v1alpha1.EventRecordRepairFailed, "completing the record of %s (%s, handle %s): %v", addresses(alloc), a.Backend.Name(), alloc.Handle, err)
+		a.event(ctx, alloc, v1alpha1.EventRecordRepairFailed, "completing the record of %s (%s, handle %s): %v", alloc.AddressText(), a.Backend.Name(), alloc.Handle, err)
 		return fmt.Errorf("completing the record of %s of %s: %w", alloc.Handle, alloc.Owner, err)
 	}
 	a.Log.Info("repaired", fields(alloc, again.Verdict)...)
-	a.event(ctx, alloc, v1alpha1.EventRecordRepaired, "completed the record of %s (%s, handle %s): %s", addresses(alloc), a.Backend.Name(), alloc.Handle, again.Verdict.Detail)
+	a.event(ctx, alloc, v1alpha1.EventRecordRepaired, "completed the record of %s (%s, handle %s): %s", alloc.AddressText(), a.Backend.Name(), alloc.Handle, again.Verdict.Detail)
 	return nil
 }
 
-// The least time between two restarts of the program on one node, and of any.
-const (
-	restartAgain = time.Hour
-	restartNext  = time.Minute
-)
-
 // restart makes the program that has a stranded hand-out start anew, where that is asked for: it gives back what it does
-// not use when it starts. It is done for one node at a time, and seldom.
+// not use when it starts.
 func (a *Auditor) restart(ctx context.Context, alloc ipam.Allocation) error {
 	records, ok := a.Backend.(backends.Restarter)
 	if !ok || !a.Restart {
-		return nil
-	}
-	now, node := a.Clock().Steady, alloc.Owner.Node
-	last, before := a.restarts[node]
-	if before && now-last < restartAgain || len(a.restarts) > 0 && now-a.restarted < restartNext {
 		return nil
 	}
 	again, _, err := a.look(ctx, alloc)
 	if err != nil || again.Verdict.Disposition != ipam.Stranded {
 		return err
 	}
-	if a.restarts == nil {
-		a.restarts = map[string]time.Duration{}
-	}
-	a.restarts[node], a.restarted = now, now
-	if err := records.Restart(ctx, alloc); err != nil {
-		return fmt.Errorf("restarting what has %s on node %q: %w", alloc.Handle, node, err)
+	switch refusal, err := records.Restart(ctx, alloc); {
+	case errors.Is(err, backends.ErrStale):
+		a.Log.Info("kept: the record has changed", fields(alloc, again.Verdict)...)
+		return nil
+	case err != nil:
+		return fmt.Errorf("restarting what has %s on node %q: %w", alloc.Handle, alloc.Owner.Node, err)
+	case refusal != "":
+		a.Log.Info("not restarted", append(fields(alloc, again.Verdict), "why", refusal)...)
+		return nil
 	}
 	a.Log.Info("restarted its program", fields(alloc, again.Verdict)...)
-	a.event(ctx, alloc, v1alpha1.EventAgentRestarted, "restarted the program on node %q that has it: %s", node, again.Verdict.Detail)
+	a.event(ctx, alloc, v1alpha1.EventAgentRestarted, "restarted the program on node %q that has it: %s", alloc.Owner.Node, again.Verdict.Detail)
 	return nil
 }

@@ -159,7 +159,7 @@ func (a *Auditor) candidates(r result) []v1alpha1.LeakCandidate {
 	var list []v1alpha1.LeakCandidate
 	for _, c := range r.suspects[:min(len(r.suspects), listed)] {
 		candidate := v1alpha1.LeakCandidate{
-			Address: addresses(c.Allocation), Handle: c.Allocation.Handle, Owner: c.Allocation.Owner.String(),
+			Address: c.Allocation.AddressText(), Handle: c.Allocation.Handle, Owner: c.Allocation.Owner.String(),
 			Reason: string(c.Verdict.Reason), Evidence: c.Verdict.Detail, FirstSeen: metav1.NewTime(c.FirstSeen.Wall),
 		}
 		if a.Mode == config.ModeEnforce && r.stopped == "" && c.Suspicion != ipam.Stranded {
@@ -186,7 +186,7 @@ func (a *Auditor) left(s ipam.Sighting, now ipam.Moment) time.Duration {
 // remember puts a release on top of the list.
 func (a *Auditor) remember(alloc ipam.Allocation, v ipam.Verdict) {
 	a.released = slices.Insert(a.released, 0, v1alpha1.LeakRelease{
-		Address: addresses(alloc), Handle: alloc.Handle, Owner: alloc.Owner.String(), Reason: string(v.Reason), Evidence: v.Detail,
+		Address: alloc.AddressText(), Handle: alloc.Handle, Owner: alloc.Owner.String(), Reason: string(v.Reason), Evidence: v.Detail,
 		At: metav1.NewTime(a.Clock().Wall), By: a.Identity,
 	})
 }
@@ -271,15 +271,7 @@ func (a *Auditor) about(ctx context.Context, alloc ipam.Allocation) *corev1.Obje
 func fields(alloc ipam.Allocation, v ipam.Verdict) []any {
 	p := alloc.Places[0]
 	return []any{
-		"backend", alloc.Backend, "pool", p.Pool, "block", p.Block, "address", addresses(alloc), "handle", alloc.Handle,
+		"backend", alloc.Backend, "pool", p.Pool, "block", p.Block, "address", alloc.AddressText(), "handle", alloc.Handle,
 		"owner", alloc.Owner.String(), "node", alloc.Owner.Node, "verdict", v.Disposition, "reason", v.Reason, "evidence", v.Evidence, "detail", v.Detail,
 	}
-}
-
-func addresses(a ipam.Allocation) string {
-	var texts []string
-	for _, addr := range a.Addresses() {
-		texts = append(texts, addr.String())
-	}
-	return strings.Join(texts, ",")
 }

@@ -48,8 +48,9 @@ type Repairer interface {
 
 // Restarter is a backend whose hand-outs are given back by programs that do so when they start.
 type Restarter interface {
-	// Restart restarts the program that has a hand-out. It may refuse, and say why: a program is not restarted often.
-	Restart(ctx context.Context, a ipam.Allocation) error
+	// Restart restarts the program that has a hand-out, or says why it does not: a program is not restarted often. The error
+	// is ErrStale if the hand-out is gone or is another one by now.
+	Restart(ctx context.Context, a ipam.Allocation) (refusal string, err error)
 }
 
 // Pools is a backend whose hand-outs are from pools.

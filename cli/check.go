@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/oakum-dev/oakum/backends/coil"
 	"github.com/oakum-dev/oakum/backends/native"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/ipam"
@@ -41,7 +43,7 @@ type Report struct {
 
 // PoolReport counts the addresses of a pool. A pair counts once.
 type PoolReport struct {
-	// Backend is whose pool it is: native or whereabouts.
+	// Backend is whose pool it is: native, whereabouts or coil.
 	Backend string `json:"backend"`
 	// Name of the pool.
 	Name string `json:"name"`
@@ -63,7 +65,7 @@ type PoolReport struct {
 
 // AllocationReport is one hand-out with what the law says about it.
 type AllocationReport struct {
-	// Backend is whose record it is: native or whereabouts.
+	// Backend is whose record it is: native, whereabouts or coil.
 	Backend string `json:"backend"`
 	// Addresses of the hand-out, all of which go together: both of a pair, and those in other blocks.
 	Addresses []string `json:"addresses"`
@@ -84,6 +86,19 @@ type AllocationReport struct {
 	Evidence string `json:"evidence,omitempty"`
 	// Detail says what was seen.
 	Detail string `json:"detail"`
+}
+
+// text is the addresses for people.
+func (r AllocationReport) text() string {
+	var place ipam.Place
+	for _, text := range r.Addresses {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return strings.Join(r.Addresses, ",") // A plan that was edited by hand.
+		}
+		place.Addresses = append(place.Addresses, addr)
+	}
+	return ipam.Allocation{Places: []ipam.Place{place}}.AddressText()
 }
 
 func newCheck(c *connection) *cobra.Command {
@@ -131,7 +146,7 @@ Exit code 0: no leak. 1: leaks were found. 2: something could not be read, so th
 }
 
 // known are the backends' names.
-func known() []string { return []string{native.Name, whereabouts.Name} }
+func known() []string { return []string{native.Name, whereabouts.Name, coil.Name} }
 
 // gather connects and looks. Progress goes to stderr, if somebody watches it.
 func (c *connection) gather(cmd *cobra.Command) (finding, error) {
@@ -188,15 +203,18 @@ func (f finding) report() Report {
 			if !ok {
 				continue
 			}
-			p := &r.Pools[i]
-			p.Allocated++
+			p, size := &r.Pools[i], place.Size()
+			p.Allocated += size
 			switch {
 			case j.Verdict.Disposition.Leaked():
-				p.Leaked++
+				p.Leaked += size
 			case j.Verdict.Unproven():
-				p.Unproven++
+				p.Unproven += size
 			default:
-				p.InUse++
+				p.InUse += size
+			}
+			if p.Backend == coil.Name {
+				p.Blocks++ // A hand-out is a block.
 			}
 		}
 	}
@@ -249,7 +267,7 @@ func (r Report) print(w io.Writer, output string) error {
 	}
 	leaks := table{header}
 	for _, l := range r.Leaks {
-		row := []any{strings.Join(l.Addresses, ","), l.Owner, l.Node, l.Reason, l.Detail}
+		row := []any{l.text(), l.Owner, l.Node, l.Reason, l.Detail}
 		if wide {
 			row = append(row, l.Verdict, l.Evidence, strings.Join(l.Blocks, ","), l.Handle)
 		}

@@ -67,14 +67,10 @@ func (f finding) about(subject string) []ipam.Judgement {
 
 func (f finding) explainOne(w io.Writer, j ipam.Judgement) {
 	a, v := j.Allocation, j.Verdict
-	var addrs []string
-	for _, addr := range a.Addresses() {
-		addrs = append(addrs, addr.String())
-	}
 	line := func(key, format string, args ...any) {
 		fmt.Fprintf(w, "%-10s %s\n", key+":", fmt.Sprintf(format, args...))
 	}
-	line("Address", "%s", strings.Join(addrs, ", "))
+	line("Address", "%s", strings.ReplaceAll(a.AddressText(), ",", ", "))
 	line("Handle", "%s", a.Handle)
 	for _, p := range a.Places {
 		line("Record", "%s backend, pool %s, block %s, offset %d, revision %s", a.Backend, p.Pool, p.Block, p.Offset, p.Revision)

@@ -15,6 +15,7 @@ import (
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/coil"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/finalizers"
 	"github.com/oakum-dev/oakum/webhooks"
@@ -28,7 +29,9 @@ type foreign struct {
 	kinds []schema.GroupVersionKind
 	// open prepares the cache, connects what this backend alone has, and returns it.
 	open func(ctx context.Context, p parts) (backends.Backend, error)
-	// record is the kind that names pods, and named returns their names.
+	// restart: a program that has what nobody uses is restarted.
+	restart bool
+	// record is the kind that names pods, and named returns their names; nil if none does.
 	record ctrlclient.Object
 	named  func(ctrlclient.Object) []types.NamespacedName
 }
@@ -94,11 +97,13 @@ func (h *house) takeIn(ctx context.Context, p parts, f foreign) error {
 	}
 	if holds(f.settings) {
 		p.records.Add(records)
-		if err := p.pods.Watch(h.mgr.GetCache(), f.record, f.named); err != nil {
-			return err
+		if f.record != nil {
+			if err := p.pods.Watch(h.mgr.GetCache(), f.record, f.named); err != nil {
+				return err
+			}
 		}
 	}
-	if err := h.watch(records, f.settings, p); err != nil {
+	if err := h.watch(records, f.settings, f.restart, p); err != nil {
 		return err
 	}
 	h.log.Info("active", "backend", f.name, "mode", f.settings.Mode)
@@ -139,5 +144,33 @@ func (h *house) whereabouts() foreign {
 		},
 		record: empty(),
 		named:  func(o ctrlclient.Object) []types.NamespacedName { return whereabouts.Pods(o.(*whereabouts.IPPool)) },
+	}
+}
+
+// coil is the backend of that name.
+func (h *house) coil() foreign {
+	settings := h.settings.Backends.Coil
+	client, live := h.mgr.GetClient(), h.mgr.GetAPIReader()
+	return foreign{
+		name: coil.Name, settings: settings.Backend, restart: settings.RestartCoild,
+		kinds: []schema.GroupVersionKind{
+			coil.GroupVersion.WithKind("AddressPool"), coil.GroupVersion.WithKind("AddressBlock"), coil.GroupVersion.WithKind("BlockRequest"),
+		},
+		open: func(ctx context.Context, p parts) (backends.Backend, error) {
+			if err := coil.Index(ctx, h.mgr.GetFieldIndexer()); err != nil {
+				return nil, err
+			}
+			records := coil.New(client, live, client, coil.Usual())
+			effects := webhooks.NewEffects(coil.Name, settings.Backend, p.admission, p.recorder)
+			server := h.mgr.GetWebhookServer()
+			server.Register(webhooks.ValidateCoilBlockPath, &admission.Webhook{Handler: webhooks.RequestedBlock{
+				Kind: "AddressBlock", Resource: "addressblocks", Read: coil.ReadBlock, Request: records.Request,
+				Held: records.AllocationsOf, Pods: p.witness.PodsOn, Clock: h.clock, Effects: effects,
+			}})
+			server.Register(webhooks.ValidateCoilPoolPath, &admission.Webhook{Handler: webhooks.SubnetPool{
+				Kind: "AddressPool", Resource: "addresspools", Read: coil.ReadPool, Pools: records.Pools, Effects: effects,
+			}})
+			return records, nil
+		},
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/coil"
 	"github.com/oakum-dev/oakum/backends/native"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/cluster"
@@ -61,7 +62,7 @@ func newClient(config *rest.Config) (client.Client, error) {
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), whereabouts.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), whereabouts.AddToScheme(scheme), coil.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering the API types: %w", err)
 	}
 	return scheme, nil
@@ -126,6 +127,7 @@ func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) 
 	}{
 		{native.Name, v1alpha1.SchemeGroupVersion.WithKind("AddressPool"), func() ([]ipam.Allocation, error) { return f.readNative(ctx, c, progress) }},
 		{whereabouts.Name, whereabouts.GroupVersion.WithKind("IPPool"), func() ([]ipam.Allocation, error) { return f.readWhereabouts(ctx, c, of.whereabouts, progress) }},
+		{coil.Name, coil.GroupVersion.WithKind("AddressBlock"), func() ([]ipam.Allocation, error) { return f.readCoil(ctx, c, progress) }},
 	} {
 		if of.backend != "" && of.backend != source.name {
 			continue
@@ -232,6 +234,32 @@ func (f *finding) readWhereabouts(ctx context.Context, c client.Client, namespac
 	problems, err := records.Problems(ctx)
 	if err != nil {
 		return nil, err
+	}
+	for _, p := range problems {
+		f.problems = append(f.problems, recordProblem{fmt.Sprintf("%s %q", p.Record.Kind, p.Record.Name), p.Rule, p.Field, p.Message})
+	}
+	return recorded, nil
+}
+
+// readCoil reads Coil's AddressPools and AddressBlocks.
+func (f *finding) readCoil(ctx context.Context, c client.Client, progress io.Writer) ([]ipam.Allocation, error) {
+	records := coil.New(c, c, c, coil.Usual())
+	f.records.Add(records)
+	recorded, err := records.Allocations(ctx)
+	if err != nil {
+		return nil, f.miss("Coil's blocks and requests", err)
+	}
+	pools, err := records.Pools(ctx)
+	if err != nil {
+		return nil, f.miss("Coil's pools", err)
+	}
+	fmt.Fprintf(progress, "%d pools and %d blocks of Coil\n", len(pools), len(recorded))
+	for _, p := range pools {
+		f.pools = append(f.pools, pool{p, coil.Name})
+	}
+	problems, err := records.Problems(ctx)
+	if err != nil {
+		return nil, f.miss("Coil's records", err)
 	}
 	for _, p := range problems {
 		f.problems = append(f.problems, recordProblem{fmt.Sprintf("%s %q", p.Record.Kind, p.Record.Name), p.Rule, p.Field, p.Message})

@@ -50,6 +50,9 @@ import (
 // +kubebuilder:rbac:groups=whereabouts.cni.cncf.io,resources=ippools,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=whereabouts.cni.cncf.io,resources=overlappingrangeipreservations,verbs=get;list;watch;delete
 // +kubebuilder:rbac:groups=whereabouts.cni.cncf.io,resources=nodeslicepools,verbs=get;list;watch
+// +kubebuilder:rbac:groups=coil.cybozu.com,resources=addresspools;blockrequests,verbs=get;list;watch
+// +kubebuilder:rbac:groups=coil.cybozu.com,resources=addressblocks,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
 // +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=oakum-system,resources=events,verbs=create;patch
@@ -210,10 +213,10 @@ func (h *house) wire(ctx context.Context) error {
 	if err := h.bolt(records, &p); err != nil {
 		return err
 	}
-	if err := h.watch(records, h.settings.Backends.Native, p); err != nil {
+	if err := h.watch(records, h.settings.Backends.Native, false, p); err != nil {
 		return err
 	}
-	return h.admit(ctx, p, h.whereabouts())
+	return h.admit(ctx, p, h.whereabouts(), h.coil())
 }
 
 // prepare makes the parts, but for the controller of pods.
@@ -248,7 +251,7 @@ func (h *house) prepare(ctx context.Context) (p parts, err error) {
 }
 
 // watch sets up the audit of one backend.
-func (h *house) watch(records backends.Backend, settings config.Backend, p parts) error {
+func (h *house) watch(records backends.Backend, settings config.Backend, restart bool, p parts) error {
 	if settings.Mode == config.ModeOff {
 		return nil
 	}
@@ -259,7 +262,7 @@ func (h *house) watch(records backends.Backend, settings config.Backend, p parts
 	return h.mgr.Add(&audit.Auditor{
 		Backend: records, Witness: p.witness, Clock: h.clock, Mode: settings.Mode, Settings: h.settings.Audit,
 		Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Log: h.log.WithName("audit").WithValues("backend", records.Name()),
-		Recorder: p.recorder, Metrics: p.audits, Identity: p.identity, Gone: gone, Held: h.heldFor(records.Name()),
+		Recorder: p.recorder, Metrics: p.audits, Identity: p.identity, Gone: gone, Held: h.heldFor(records.Name()), Restart: restart,
 	})
 }
 
@@ -285,12 +288,13 @@ func holds(b config.Backend) bool { return b.Mode == config.ModeEnforce && b.Pod
 
 // holdsPods tells whether pods are held on behalf of any.
 func (h *house) holdsPods() bool {
-	return holds(h.settings.Backends.Native) || holds(h.settings.Backends.Whereabouts.Backend)
+	b := h.settings.Backends
+	return holds(b.Native) || holds(b.Whereabouts.Backend) || holds(b.Coil.Backend)
 }
 
 // holdsAll tells whether every pod with a network of its own is held on behalf of one of the backends.
 func holdsAll(b config.Backends) bool {
-	return holds(b.Whereabouts.Backend) && b.Whereabouts.DefaultNetwork
+	return holds(b.Whereabouts.Backend) && b.Whereabouts.DefaultNetwork || holds(b.Coil.Backend)
 }
 
 // excluded are the namespaces whose pods are never held. Our own pods would wait for themselves.

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -164,7 +163,7 @@ func (p Plan) carryOut(ctx context.Context, c client.Client, of scope, dryRun bo
 	}
 	skipped := 0
 	for _, planned := range p.Releases {
-		what := fmt.Sprintf("%s (handle %s, %s)", strings.Join(planned.Addresses, ","), planned.Handle, planned.Owner)
+		what := fmt.Sprintf("%s (handle %s, %s)", planned.text(), planned.Handle, planned.Owner)
 		j, why := f.confirm(planned)
 		if why == "" {
 			j, why = f.release(ctx, c, j.Allocation, dryRun)
@@ -202,7 +201,7 @@ func (f finding) confirm(planned PlannedRelease) (ipam.Judgement, string) {
 		case now.Owner != planned.Owner, now.OwnerUID != planned.OwnerUID, now.Node != planned.Node:
 			why = fmt.Sprintf("it belongs to %s now", now.Owner)
 		case !slices.Equal(now.Addresses, planned.Addresses), !slices.Equal(now.Blocks, planned.Blocks):
-			why = fmt.Sprintf("it has other addresses now: %s", strings.Join(now.Addresses, ","))
+			why = fmt.Sprintf("it has other addresses now: %s", now.text())
 		case !j.Verdict.Disposition.Leaked(), j.Verdict.Disposition == ipam.Stranded:
 			return j, j.Verdict.Detail
 		default:

@@ -113,3 +113,24 @@ func TestLiveLookWithoutANode(t *testing.T) {
 		})
 	}
 }
+
+// A pod that waits on the node may get an address of the block, although it names none.
+func TestLiveLookAtABlockSeesThePodsOfItsNode(t *testing.T) {
+	perform(t, func(t *testing.T, s *scene) {
+		for _, n := range []*corev1.Node{node("n1", "n1-uid"), node("n2", "n2-uid")} {
+			check(t, s.api.Create(t.Context(), n))
+		}
+		block := func(node string) ipam.Allocation {
+			return ipam.Allocation{Handle: node, Owner: ipam.Owner{Kind: ipam.OwnerAgent, Name: node, Node: node}, Places: []ipam.Place{{Addresses: addrs("10.0.0.1")}}}
+		}
+		s.pods.Add(pod("web-0", "n1", "u1"))
+		synctest.Wait()
+		for node, want := range map[string]ipam.Reason{"n1": ipam.Starting, "n2": ipam.Unused} {
+			world, err := s.LiveLook(t.Context(), block(node))
+			check(t, err)
+			if got := ipam.Judge(block(node), world); got.Reason != want {
+				t.Errorf("block of %s: %+v, want %s", node, got, want)
+			}
+		}
+	})
+}

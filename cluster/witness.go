@@ -228,7 +228,8 @@ func (w *Witness) LiveAround(ctx context.Context, p *Pod, recorded []ipam.Alloca
 }
 
 // LiveLook returns the world as far as it concerns one hand-out: the last look before it is released. Its owner and the
-// nodes are read without the cache. A record that does not tell its pod's node concerns every Node.
+// nodes are read without the cache. A record that does not tell its pod's node concerns every Node; one of a node's agent
+// concerns all pods there, which are as the cache has them.
 func (w *Witness) LiveLook(ctx context.Context, a ipam.Allocation) (ipam.World, error) {
 	var pods []*Pod
 	if a.Owner.Kind == ipam.OwnerPod {
@@ -239,6 +240,9 @@ func (w *Witness) LiveLook(ctx context.Context, a ipam.Allocation) (ipam.World, 
 		if p != nil {
 			pods = append(pods, p)
 		}
+	}
+	if a.Owner.Kind == ipam.OwnerAgent {
+		pods = append(pods, w.PodsOn(a.Owner.Node)...)
 	}
 	return w.around(ctx, pods, []ipam.Allocation{a}, w.LiveNode, a.Owner.Kind == ipam.OwnerPod && a.Owner.Node == "")
 }

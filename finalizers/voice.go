@@ -2,9 +2,6 @@ package finalizers
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -81,30 +78,30 @@ func (v Voice) waits(pod *cluster.Pod, s podState, step podStep) {
 // released tells of a hand-out that was given back.
 func (v Voice) released(pod *cluster.Pod, a ipam.Allocation, record *corev1.ObjectReference, verdict ipam.Verdict) {
 	v.releases.WithLabelValues(a.Backend, string(verdict.Reason)).Inc()
-	v.log.Info("released", "backend", a.Backend, "pod", klog.KObj(pod), "handle", a.Handle, "address", addresses(a), "block", a.Places[0].Block,
+	v.log.Info("released", "backend", a.Backend, "pod", klog.KObj(pod), "handle", a.Handle, "address", a.AddressText(), "block", a.Places[0].Block,
 		"pool", a.Places[0].Pool, "node", a.Owner.Node, "verdict", verdict.Disposition, "reason", verdict.Reason, "evidence", verdict.Evidence, "detail", verdict.Detail)
 	v.event(podReference(pod), record, corev1.EventTypeNormal, v1alpha1.EventAddressReleased, "Release",
-		"released %s (%s, handle %s): %s", addresses(a), a.Backend, a.Handle, verdict.Detail)
+		"released %s (%s, handle %s): %s", a.AddressText(), a.Backend, a.Handle, verdict.Detail)
 }
 
 // failed tells of a hand-out that could not be given back.
 func (v Voice) failed(pod *cluster.Pod, a ipam.Allocation, record *corev1.ObjectReference, err error) {
 	v.releaseErrors.WithLabelValues(a.Backend).Inc()
 	v.event(podReference(pod), record, corev1.EventTypeWarning, v1alpha1.EventAddressReleaseFailed, "Release",
-		"releasing %s (%s, handle %s): %v", addresses(a), a.Backend, a.Handle, err)
+		"releasing %s (%s, handle %s): %v", a.AddressText(), a.Backend, a.Handle, err)
 }
 
 // keeps tells of a hand-out that is left alone although its pod has ended.
 func (v Voice) keeps(a ipam.Allocation, verdict ipam.Verdict) {
-	v.log.Info("kept", "backend", a.Backend, "handle", a.Handle, "address", addresses(a), "verdict", verdict.Disposition, "reason", verdict.Reason, "detail", verdict.Detail)
+	v.log.Info("kept", "backend", a.Backend, "handle", a.Handle, "address", a.AddressText(), "verdict", verdict.Disposition, "reason", verdict.Reason, "detail", verdict.Detail)
 }
 
 // leaves tells of an address that stays allocated although its pod was let go.
 func (v Voice) leaves(pod *cluster.Pod, a ipam.Allocation, record *corev1.ObjectReference, s podState, step podStep) {
-	v.log.Info("left allocated", "backend", a.Backend, "pod", klog.KObj(pod), "handle", a.Handle, "address", addresses(a), "node", a.Owner.Node,
+	v.log.Info("left allocated", "backend", a.Backend, "pod", klog.KObj(pod), "handle", a.Handle, "address", a.AddressText(), "node", a.Owner.Node,
 		"reason", step.reason, "evidence", s.end.Evidence, "detail", s.end.Detail)
 	v.event(podReference(pod), record, corev1.EventTypeWarning, v1alpha1.EventAddressesLeft, "LetGo",
-		"let go (%s), and %s stays allocated: %s", step.reason, addresses(a), s.end.Detail)
+		"let go (%s), and %s stays allocated: %s", step.reason, a.AddressText(), s.end.Detail)
 }
 
 // stuck tells of a finalizer that cannot be taken off.
@@ -136,13 +133,4 @@ func podReference(p *cluster.Pod) *corev1.ObjectReference {
 
 func nativeReference(o client.Object, kind string) *corev1.ObjectReference {
 	return &corev1.ObjectReference{APIVersion: v1alpha1.Group + "/" + v1alpha1.Version, Kind: kind, Name: o.GetName(), UID: o.GetUID()}
-}
-
-// addresses tells all addresses of a hand-out, in an order that does not depend on that of its blocks.
-func addresses(a ipam.Allocation) string {
-	var texts []string
-	for _, addr := range slices.SortedFunc(slices.Values(a.Addresses()), netip.Addr.Compare) {
-		texts = append(texts, addr.String())
-	}
-	return strings.Join(texts, ",")
 }

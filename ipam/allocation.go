@@ -2,6 +2,8 @@ package ipam
 
 import (
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -65,4 +67,36 @@ func (a Allocation) Addresses() []netip.Addr {
 		addrs = append(addrs, p.Addresses...)
 	}
 	return addrs
+}
+
+// AddressText returns the addresses of the hand-out for people: in order, with commas between, and three or more in a row
+// as a range.
+func (a Allocation) AddressText() string {
+	addrs := a.Addresses()
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	addrs = slices.Compact(addrs)
+	var texts []string
+	for len(addrs) > 0 {
+		n := 1
+		for n < len(addrs) && addrs[n] == addrs[n-1].Next() {
+			n++
+		}
+		if n < 3 {
+			n = 1
+			texts = append(texts, addrs[0].String())
+		} else {
+			texts = append(texts, addrs[0].String()+"-"+addrs[n-1].String())
+		}
+		addrs = addrs[n:]
+	}
+	return strings.Join(texts, ",")
+}
+
+// Size returns how many addresses, or pairs of them, are recorded at the place.
+func (p Place) Size() int {
+	families := map[bool]int{}
+	for _, addr := range p.Addresses {
+		families[addr.Is4()]++
+	}
+	return max(families[true], families[false])
 }
