@@ -74,6 +74,7 @@ func layers() map[string]layer {
 		},
 		"backends/whereabouts": {imports: append([]string{"ipam", "backends"}, kubernetes...), tests: tests},
 		"backends/coil":        {imports: append([]string{"ipam", "backends"}, kubernetes...), tests: tests},
+		"backends/calico":      {imports: append([]string{"ipam", "backends"}, kubernetes...), tests: tests},
 
 		"cluster": {imports: append([]string{"ipam"}, kubernetes...), tests: tests},
 		"webhooks": {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -23,8 +24,8 @@ import (
 
 // Witness is what the audit asks about owners. *cluster.Witness answers.
 type Witness interface {
-	// World returns all that is known; the hand-outs must have been listed before.
-	World(ctx context.Context, recorded []ipam.Allocation) (ipam.World, cluster.Census, error)
+	// World returns all that is known, also about these nodes; the hand-outs must have been listed before.
+	World(ctx context.Context, recorded []ipam.Allocation, nodes ...string) (ipam.World, cluster.Census, error)
 	// LiveLook returns what concerns one hand-out, read without a cache.
 	LiveLook(ctx context.Context, a ipam.Allocation) (ipam.World, error)
 }
@@ -191,9 +192,23 @@ func (a *Auditor) run(ctx context.Context) (r result, err error) {
 		return r, fmt.Errorf("listing the hand-outs: %w", err)
 	}
 	recorded = a.standing(recorded)
-	world, census, err := a.Witness.World(ctx, recorded)
+	keeper, keeps := a.Backend.(backends.Keeper)
+	var holders []string
+	if keeps {
+		if holders, err = keeper.Holders(ctx); err != nil {
+			return r, err
+		}
+	}
+	world, census, err := a.Witness.World(ctx, recorded, holders...)
 	if err != nil {
 		return r, err
+	}
+	if claimer, ok := a.Backend.(backends.Claimer); ok {
+		more, err := claimer.Unrecorded(ctx, unclaimed(world.NamedByNodes(), recorded))
+		if err != nil {
+			return r, err
+		}
+		recorded = append(recorded, more...)
 	}
 	if pools, ok := a.Backend.(backends.Pools); ok {
 		if r.pools, err = pools.Pools(ctx); err != nil {
@@ -222,6 +237,9 @@ func (a *Auditor) run(ctx context.Context) (r result, err error) {
 		return r, errors.Join(failures...)
 	}
 	failures = append(failures, a.act(ctx, due, &r)...)
+	if keeps {
+		failures = append(failures, a.keep(ctx, keeper, holders, world, recorded)...)
+	}
 	if r.waiting += postponed; r.waiting > 0 {
 		r.again = a.Settings.Interval.Duration
 	}
@@ -266,6 +284,46 @@ func (a *Auditor) act(ctx context.Context, due []ipam.Judgement, r *result) (fai
 				budget--
 			}
 		}
+	}
+	return failures
+}
+
+// unclaimed leaves out of what nodes name what is recorded.
+func unclaimed(named map[netip.Addr]ipam.Owner, recorded []ipam.Allocation) map[netip.Addr]ipam.Owner {
+	for _, r := range recorded {
+		for _, p := range r.Places {
+			for _, addr := range p.Addresses {
+				delete(named, addr)
+			}
+		}
+	}
+	return named
+}
+
+// keep puts in order what is recorded beside the hand-outs: first what belongs to nodes that have been gone for a
+// quarantine and have nothing recorded any more.
+func (a *Auditor) keep(ctx context.Context, records backends.Keeper, holders []string, world ipam.World, recorded []ipam.Allocation) (failures []error) {
+	has := map[string]bool{}
+	for _, r := range recorded {
+		has[r.Owner.Node] = true
+	}
+	for _, node := range holders {
+		gone, missing := world.NodeGoneFor(node)
+		if !missing || gone < a.Settings.Quarantine.Duration || has[node] || a.doubted[node] {
+			continue
+		}
+		if err := records.Abandon(ctx, node); err != nil {
+			failures = append(failures, fmt.Errorf("taking its blocks from node %q: %w", node, err))
+			continue
+		}
+		a.Log.Info("took its blocks", "node", node, "gone for", gone.Truncate(time.Second).String())
+	}
+	tidied, err := records.Tidy(ctx)
+	if err != nil {
+		failures = append(failures, err)
+	}
+	for _, p := range tidied {
+		a.Log.Info("put in order", "kind", p.Record.Kind, "name", p.Record.Name, "field", p.Field, "was", p.Message)
 	}
 	return failures
 }

@@ -56,7 +56,7 @@ func (*crowd) Name() string { return "native" }
 func (c *crowd) Allocations(context.Context) ([]ipam.Allocation, error) { return c.recorded, nil }
 
 // World implements Witness.
-func (c *crowd) World(context.Context, []ipam.Allocation) (ipam.World, cluster.Census, error) {
+func (c *crowd) World(context.Context, []ipam.Allocation, ...string) (ipam.World, cluster.Census, error) {
 	o := ipam.Observation{Pods: c.pods, PodsKnown: true, Nodes: c.nodes, NodesKnown: true}
 	return ipam.NewWorld(o), cluster.Census{Pods: len(c.pods), Nodes: len(c.nodes)}, nil
 }

@@ -241,7 +241,7 @@ func (r records) Record(_ context.Context, p ipam.Place) (backends.Object, error
 // eyes are the witness.
 type eyes struct{ *desk }
 
-func (e eyes) World(context.Context, []ipam.Allocation) (ipam.World, cluster.Census, error) {
+func (e eyes) World(context.Context, []ipam.Allocation, ...string) (ipam.World, cluster.Census, error) {
 	e.calls = append(e.calls, "list owners")
 	return ipam.NewWorld(e.seen), cluster.Census{Pods: len(e.seen.Pods), Nodes: len(e.seen.Nodes)}, e.unseen
 }

@@ -138,7 +138,7 @@ type witness struct {
 }
 
 // World implements Witness.
-func (w witness) World(_ context.Context, recorded []ipam.Allocation) (ipam.World, cluster.Census, error) {
+func (w witness) World(_ context.Context, recorded []ipam.Allocation, _ ...string) (ipam.World, cluster.Census, error) {
 	if err := w.reach(witnessing); err != nil {
 		return ipam.World{}, cluster.Census{}, err
 	}

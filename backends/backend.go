@@ -5,6 +5,7 @@ package backends
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/oakum-dev/oakum/ipam"
 )
@@ -46,6 +47,42 @@ type Repairer interface {
 	Repair(ctx context.Context, a ipam.Allocation) error
 }
 
+// Inspector is a backend of another program's records, in which there may be things that no hand-out shows.
+type Inspector interface {
+	// Problems lists them, from a cache that may lag.
+	Problems(ctx context.Context) ([]Problem, error)
+}
+
+// Problem is something wrong in a record.
+type Problem struct {
+	Record Object
+	// Rule is the one that the record breaks.
+	Rule ipam.Rule
+	// Field is the path of what is wrong, such as spec.range.
+	Field string
+	// Message says what is wrong, what follows from it, and what to do.
+	Message string
+}
+
+// Claimer is a backend that records what nodes name as their own.
+type Claimer interface {
+	// Unrecorded returns, of the addresses that nodes name, those that could be recorded here and are nobody's: each as a
+	// hand-out with a Gap, which Repair closes.
+	Unrecorded(ctx context.Context, named map[netip.Addr]ipam.Owner) ([]ipam.Allocation, error)
+}
+
+// Keeper is a backend with records beside the hand-outs that fall into disorder.
+type Keeper interface {
+	// Holders returns the names of the nodes that have blocks, from a cache that may lag.
+	Holders(ctx context.Context) ([]string, error)
+	// Abandon takes the blocks of a node from it. It must only be called for a name that no Node has borne for as long as a
+	// quarantine, and under which nothing is recorded any more.
+	Abandon(ctx context.Context, node string) error
+	// Tidy puts in order what was in the same disorder at an earlier call, a grace ago or more, and says what that was.
+	// Addresses are neither taken nor given back by it.
+	Tidy(ctx context.Context) ([]Problem, error)
+}
+
 // Restarter is a backend whose hand-outs are given back by programs that do so when they start.
 type Restarter interface {
 	// Restart restarts the program that has a hand-out, or says why it does not: a program is not restarted often. The error
@@ -62,6 +99,11 @@ type Pools interface {
 // Object names an object of the API.
 type Object struct {
 	APIVersion, Kind, Namespace, Name, UID string
+}
+
+// Problem returns something that is wrong in the object.
+func (o Object) Problem(rule ipam.Rule, field, message string) Problem {
+	return Problem{Record: o, Rule: rule, Field: field, Message: message}
 }
 
 // Query selects blocks. Empty fields select everything.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/oakum-dev/oakum/backends/calico"
 	"github.com/oakum-dev/oakum/backends/coil"
 	"github.com/oakum-dev/oakum/backends/native"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
@@ -43,7 +44,7 @@ type Report struct {
 
 // PoolReport counts the addresses of a pool. A pair counts once.
 type PoolReport struct {
-	// Backend is whose pool it is: native, whereabouts or coil.
+	// Backend is whose pool it is: native, whereabouts, coil or calico.
 	Backend string `json:"backend"`
 	// Name of the pool.
 	Name string `json:"name"`
@@ -65,7 +66,7 @@ type PoolReport struct {
 
 // AllocationReport is one hand-out with what the law says about it.
 type AllocationReport struct {
-	// Backend is whose record it is: native, whereabouts or coil.
+	// Backend is whose record it is: native, whereabouts, coil or calico.
 	Backend string `json:"backend"`
 	// Addresses of the hand-out, all of which go together: both of a pair, and those in other blocks.
 	Addresses []string `json:"addresses"`
@@ -146,7 +147,7 @@ Exit code 0: no leak. 1: leaks were found. 2: something could not be read, so th
 }
 
 // known are the backends' names.
-func known() []string { return []string{native.Name, whereabouts.Name, coil.Name} }
+func known() []string { return []string{native.Name, whereabouts.Name, coil.Name, calico.Name} }
 
 // gather connects and looks. Progress goes to stderr, if somebody watches it.
 func (c *connection) gather(cmd *cobra.Command) (finding, error) {

@@ -294,7 +294,7 @@ ADDRESS    OWNER                             NODE   REASON      WHY
 		"with 1 for a backend that it does not know": {
 			client: serve(t, interceptor.Funcs{}),
 			args:   []string{"--backend", "dhcp"},
-			want:   answer{Code: 1, Stderr: "oakum: --backend \"dhcp\": must be one of native, whereabouts, coil\n"},
+			want:   answer{Code: 1, Stderr: "oakum: --backend \"dhcp\": must be one of native, whereabouts, coil, calico\n"},
 		},
 	}
 	for name, tt := range tests {

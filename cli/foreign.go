@@ -15,6 +15,7 @@ import (
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/calico"
 	"github.com/oakum-dev/oakum/backends/coil"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/finalizers"
@@ -173,4 +174,25 @@ func (h *house) coil() foreign {
 			return records, nil
 		},
 	}
+}
+
+// calico are the backend of that name over its records in either group. Just one of them is ever served.
+func (h *house) calico() []foreign {
+	settings := h.settings.Backends.Calico
+	client, live := h.mgr.GetClient(), h.mgr.GetAPIReader()
+	of := func(served schema.GroupVersion, record ctrlclient.Object) foreign {
+		return foreign{
+			name: calico.Name, settings: settings.Backend, kinds: []schema.GroupVersionKind{served.WithKind("IPAMBlock")},
+			open: func(ctx context.Context, _ parts) (backends.Backend, error) {
+				if err := calico.Index(ctx, h.mgr.GetFieldIndexer(), served); err != nil {
+					return nil, err
+				}
+				// What is compared with the clock was stamped by the API server.
+				now := func() time.Time { return h.clock().Wall }
+				return calico.New(client, live, client, served, h.settings.Audit.GracePeriod.Duration, now), nil
+			},
+			record: record, named: calico.Pods,
+		}
+	}
+	return []foreign{of(calico.V1, &calico.IPAMBlock{}), of(calico.V3, &calico.IPAMBlockV3{})}
 }

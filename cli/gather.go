@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/calico"
 	"github.com/oakum-dev/oakum/backends/coil"
 	"github.com/oakum-dev/oakum/backends/native"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
@@ -62,7 +64,7 @@ func newClient(config *rest.Config) (client.Client, error) {
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), whereabouts.AddToScheme(scheme), coil.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme), whereabouts.AddToScheme(scheme), coil.AddToScheme(scheme), calico.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("registering the API types: %w", err)
 	}
 	return scheme, nil
@@ -126,20 +128,31 @@ func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) 
 		read func() ([]ipam.Allocation, error)
 	}{
 		{native.Name, v1alpha1.SchemeGroupVersion.WithKind("AddressPool"), func() ([]ipam.Allocation, error) { return f.readNative(ctx, c, progress) }},
-		{whereabouts.Name, whereabouts.GroupVersion.WithKind("IPPool"), func() ([]ipam.Allocation, error) { return f.readWhereabouts(ctx, c, of.whereabouts, progress) }},
-		{coil.Name, coil.GroupVersion.WithKind("AddressBlock"), func() ([]ipam.Allocation, error) { return f.readCoil(ctx, c, progress) }},
+		{whereabouts.Name, whereabouts.GroupVersion.WithKind("IPPool"), func() ([]ipam.Allocation, error) {
+			served := func() bool { return true } // Else the answer says so.
+			optional := whereabouts.Optional{NodeSlicePools: served, NetworkAttachmentDefinitions: served}
+			return f.readForeign(ctx, whereabouts.New(c, c, c, of.whereabouts, optional), progress)
+		}},
+		{coil.Name, coil.GroupVersion.WithKind("AddressBlock"), func() ([]ipam.Allocation, error) {
+			return f.readForeign(ctx, coil.New(c, c, c, coil.Usual()), progress)
+		}},
+		{calico.Name, calico.V1.WithKind("IPAMBlock"), func() ([]ipam.Allocation, error) { return f.readForeign(ctx, calicoRecords(c, calico.V1), progress) }},
+		{calico.Name, calico.V3.WithKind("IPAMBlock"), func() ([]ipam.Allocation, error) { return f.readForeign(ctx, calicoRecords(c, calico.V3), progress) }},
 	} {
 		if of.backend != "" && of.backend != source.name {
 			continue
 		}
 		switch _, err := c.RESTMapper().RESTMapping(source.kind.GroupKind(), source.kind.Version); {
-		case meta.IsNoMatchError(err) && of.backend == "":
+		case meta.IsNoMatchError(err):
 			continue
 		case err != nil:
 			if err := f.miss(source.name, err); err != nil {
 				return f, fmt.Errorf("looking for %s: %w", source.kind.GroupKind(), err)
 			}
 			continue
+		}
+		if slices.Contains(f.found, source.name) {
+			continue // In one group or the other, never in both.
 		}
 		f.found = append(f.found, source.name)
 		some, err := source.read()
@@ -149,7 +162,7 @@ func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) 
 		recorded = append(recorded, some...)
 	}
 	if len(f.found) == 0 && len(f.missing) == 0 {
-		f.missing = append(f.missing, "records: the cluster has those of no backend")
+		f.missing = append(f.missing, "records: the cluster has none of "+cmp.Or(of.backend, "any backend"))
 	}
 	observed, missing, err := cluster.Observation(ctx, c, recorded, progress)
 	if err != nil {
@@ -170,6 +183,14 @@ func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) 
 	}
 	return f, nil
 }
+
+// calicoRecords are Calico's as they are now, for who looks once.
+func calicoRecords(c client.Client, served schema.GroupVersion) *calico.Backend {
+	return calico.New(c, c, c, served, youngHandle, time.Now)
+}
+
+// youngHandle is how old an IPAMHandle must be before the command line touches it.
+const youngHandle = 5 * time.Minute
 
 // miss notes what may not be read, and passes on every other error.
 func (f *finding) miss(what string, err error) error {
@@ -209,57 +230,37 @@ func (f *finding) readNative(ctx context.Context, c client.Client, progress io.W
 	return f.allocations(), nil
 }
 
-// readWhereabouts reads IPPools and reservations.
-func (f *finding) readWhereabouts(ctx context.Context, c client.Client, namespace string, progress io.Writer) ([]ipam.Allocation, error) {
-	served := func() bool { return true } // Else the answer says so.
-	records := whereabouts.New(c, c, c, namespace, whereabouts.Optional{NodeSlicePools: served, NetworkAttachmentDefinitions: served})
-	f.records.Add(records)
-	recorded, err := records.Allocations(ctx)
-	if err != nil {
-		return nil, f.miss("IPPools and reservations", err)
-	}
-	pools, err := records.Pools(ctx)
-	if err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(progress, "%d IPPools\n", len(pools))
-	for i, p := range pools {
-		f.pools = append(f.pools, pool{p, whereabouts.Name})
-		problems := p.CheckOverlap(pools[i+1:])
-		for j := range problems {
-			problems[j].Field = "spec.range"
-		}
-		f.complain(fmt.Sprintf("IPPool %q", p.Name), problems)
-	}
-	problems, err := records.Problems(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range problems {
-		f.problems = append(f.problems, recordProblem{fmt.Sprintf("%s %q", p.Record.Kind, p.Record.Name), p.Rule, p.Field, p.Message})
-	}
-	return recorded, nil
+// foreignRecords are the records of another program.
+type foreignRecords interface {
+	backends.Backend
+	backends.Pools
+	backends.Inspector
 }
 
-// readCoil reads Coil's AddressPools and AddressBlocks.
-func (f *finding) readCoil(ctx context.Context, c client.Client, progress io.Writer) ([]ipam.Allocation, error) {
-	records := coil.New(c, c, c, coil.Usual())
+// readForeign reads another program's records.
+func (f *finding) readForeign(ctx context.Context, records foreignRecords, progress io.Writer) ([]ipam.Allocation, error) {
+	name := records.Name()
 	f.records.Add(records)
 	recorded, err := records.Allocations(ctx)
 	if err != nil {
-		return nil, f.miss("Coil's blocks and requests", err)
+		return nil, f.miss(name, err)
 	}
 	pools, err := records.Pools(ctx)
 	if err != nil {
-		return nil, f.miss("Coil's pools", err)
+		return recorded, f.miss(name, err)
 	}
-	fmt.Fprintf(progress, "%d pools and %d blocks of Coil\n", len(pools), len(recorded))
-	for _, p := range pools {
-		f.pools = append(f.pools, pool{p, coil.Name})
+	fmt.Fprintf(progress, "%d pools, %d hand-outs of %s\n", len(pools), len(recorded), name)
+	for i, p := range pools {
+		f.pools = append(f.pools, pool{p, name})
+		problems := p.CheckOverlap(pools[i+1:])
+		for j := range problems {
+			problems[j].Field = cmp.Or(map[string]string{whereabouts.Name: "spec.range", calico.Name: "spec.cidr"}[name], problems[j].Field)
+		}
+		f.complain(fmt.Sprintf("%s %q", cmp.Or(p.Kind, "AddressPool"), p.Name), problems)
 	}
 	problems, err := records.Problems(ctx)
 	if err != nil {
-		return nil, f.miss("Coil's records", err)
+		return recorded, f.miss(name, err)
 	}
 	for _, p := range problems {
 		f.problems = append(f.problems, recordProblem{fmt.Sprintf("%s %q", p.Record.Kind, p.Record.Name), p.Rule, p.Field, p.Message})

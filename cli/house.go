@@ -53,6 +53,11 @@ import (
 // +kubebuilder:rbac:groups=coil.cybozu.com,resources=addresspools;blockrequests,verbs=get;list;watch
 // +kubebuilder:rbac:groups=coil.cybozu.com,resources=addressblocks,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods/eviction,verbs=create
+// +kubebuilder:rbac:groups=crd.projectcalico.org;projectcalico.org,resources=ipamblocks;blockaffinities,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=crd.projectcalico.org;projectcalico.org,resources=ipamhandles,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=crd.projectcalico.org;projectcalico.org,resources=ippools;ipreservations,verbs=get;list;watch
+// +kubebuilder:rbac:groups=crd.projectcalico.org,resources=ipamconfigs,verbs=get
+// +kubebuilder:rbac:groups=projectcalico.org,resources=ipamconfigurations,verbs=get
 // +kubebuilder:rbac:groups=k8s.cni.cncf.io,resources=network-attachment-definitions,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=oakum-system,resources=events,verbs=create;patch
@@ -216,7 +221,7 @@ func (h *house) wire(ctx context.Context) error {
 	if err := h.watch(records, h.settings.Backends.Native, false, p); err != nil {
 		return err
 	}
-	return h.admit(ctx, p, h.whereabouts(), h.coil())
+	return h.admit(ctx, p, append(h.calico(), h.whereabouts(), h.coil())...)
 }
 
 // prepare makes the parts, but for the controller of pods.
@@ -289,12 +294,12 @@ func holds(b config.Backend) bool { return b.Mode == config.ModeEnforce && b.Pod
 // holdsPods tells whether pods are held on behalf of any.
 func (h *house) holdsPods() bool {
 	b := h.settings.Backends
-	return holds(b.Native) || holds(b.Whereabouts.Backend) || holds(b.Coil.Backend)
+	return holds(b.Native) || holds(b.Whereabouts.Backend) || holds(b.Coil.Backend) || holds(b.Calico.Backend)
 }
 
 // holdsAll tells whether every pod with a network of its own is held on behalf of one of the backends.
 func holdsAll(b config.Backends) bool {
-	return holds(b.Whereabouts.Backend) && b.Whereabouts.DefaultNetwork || holds(b.Coil.Backend)
+	return holds(b.Whereabouts.Backend) && b.Whereabouts.DefaultNetwork || holds(b.Coil.Backend) || holds(b.Calico.Backend)
 }
 
 // excluded are the namespaces whose pods are never held. Our own pods would wait for themselves.

@@ -122,7 +122,7 @@ Examples:
   ` + name + ` check -o json | jq '.leaks[].addresses[]'
 
 Flags:
-      --backend string                    whose records to look at: native, whereabouts, coil; all that are there otherwise
+      --backend string                    whose records to look at: native, whereabouts, coil, calico; all that are there otherwise
       --context string                    the kubeconfig's context; the current one otherwise
   -h, --help                              help for check
       --kubeconfig file                   the kubeconfig file; KUBECONFIG and ~/.kube/config otherwise
@@ -146,7 +146,7 @@ func TestShellsComplete(t *testing.T) {
 		},
 		"the outputs of check":            {[]string{"check", "-o", ""}, []string{"table", "wide", "json", "yaml"}},
 		"the output of plan":              {[]string{"plan", "--output", ""}, []string{"json"}},
-		"the backends":                    {[]string{"check", "--backend", ""}, []string{"native", "whereabouts", "coil"}},
+		"the backends":                    {[]string{"check", "--backend", ""}, []string{"native", "whereabouts", "coil", "calico"}},
 		"nothing where an address is due": {[]string{"explain", ""}, nil},
 	}
 	for name, tt := range tests {

@@ -68,12 +68,13 @@ func guards() []client.Object {
 		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-pods"}},
 		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
+		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-calico"}},
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-coil"}},
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
 	}
 	for _, name := range []string{
 		"finalizers." + v1alpha1.Group, "confinement." + v1alpha1.Group, "block-in-use." + v1alpha1.Group, "node-writer." + v1alpha1.Group,
-		"allocation-unowned.whereabouts.oakum.dev",
+		"allocation-unowned.calico.oakum.dev", "block-structure.calico.oakum.dev", "allocation-unowned.whereabouts.oakum.dev",
 	} {
 		objects = append(objects,
 			&admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}},

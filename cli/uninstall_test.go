@@ -52,6 +52,7 @@ const deletions = `deleted MutatingWebhookConfiguration oakum
 deleted MutatingWebhookConfiguration oakum-pods
 deleted MutatingWebhookConfiguration oakum-whereabouts
 deleted ValidatingWebhookConfiguration oakum
+deleted ValidatingWebhookConfiguration oakum-calico
 deleted ValidatingWebhookConfiguration oakum-coil
 deleted ValidatingWebhookConfiguration oakum-whereabouts
 deleted ValidatingAdmissionPolicyBinding finalizers.ipam.oakum.dev
@@ -62,6 +63,10 @@ deleted ValidatingAdmissionPolicyBinding block-in-use.ipam.oakum.dev
 deleted ValidatingAdmissionPolicy block-in-use.ipam.oakum.dev
 deleted ValidatingAdmissionPolicyBinding node-writer.ipam.oakum.dev
 deleted ValidatingAdmissionPolicy node-writer.ipam.oakum.dev
+deleted ValidatingAdmissionPolicyBinding allocation-unowned.calico.oakum.dev
+deleted ValidatingAdmissionPolicy allocation-unowned.calico.oakum.dev
+deleted ValidatingAdmissionPolicyBinding block-structure.calico.oakum.dev
+deleted ValidatingAdmissionPolicy block-structure.calico.oakum.dev
 deleted ValidatingAdmissionPolicyBinding allocation-unowned.whereabouts.oakum.dev
 deleted ValidatingAdmissionPolicy allocation-unowned.whereabouts.oakum.dev
 `

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -83,9 +84,12 @@ func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Cl
 		}
 		*informer = shared
 	}
-	err := w.pods.AddIndexers(toolscache.Indexers{byAddress: addressKeys, byNode: nodeKey})
+	err := errors.Join(
+		w.pods.AddIndexers(toolscache.Indexers{byAddress: addressKeys, byNode: nodeKey}),
+		w.nodes.AddIndexers(toolscache.Indexers{byAddress: addressKeys}),
+	)
 	if err != nil {
-		return nil, fmt.Errorf("indexing pods: %w", err)
+		return nil, fmt.Errorf("indexing pods and nodes: %w", err)
 	}
 	sees := func(o any) {
 		if n, ok := o.(*Node); ok {
@@ -111,12 +115,15 @@ func NewWitness(ctx context.Context, c cache.Cache, live client.Reader, clock Cl
 }
 
 func addressKeys(o any) ([]string, error) {
-	p, ok := o.(*Pod)
-	if !ok {
-		return nil, nil
+	var addrs []netip.Addr
+	switch o := o.(type) {
+	case *Pod:
+		addrs = o.addresses
+	case *Node:
+		addrs = o.addresses
 	}
-	keys := make([]string, len(p.addresses))
-	for i, a := range p.addresses {
+	keys := make([]string, len(addrs))
+	for i, a := range addrs {
 		keys[i] = a.String()
 	}
 	return keys, nil
@@ -273,6 +280,13 @@ func (w *Witness) around(ctx context.Context, pods []*Pod, recorded []ipam.Alloc
 			for _, p := range named {
 				add(p.(*Pod))
 			}
+			tunnels, err := w.nodes.GetIndexer().ByIndex(byAddress, addr.String())
+			if err != nil {
+				return ipam.World{}, fmt.Errorf("looking for nodes with %s: %w", addr, err)
+			}
+			for _, n := range tunnels {
+				nodes[n.(*Node).Name] = true
+			}
 		}
 	}
 	var err error
@@ -328,8 +342,9 @@ func (w *Witness) Gone() (<-chan ipam.Owner, error) {
 }
 
 // World returns all that the cache knows, with everything that hand-outs name beside Pods: the nodes that the cache
-// does not have and owners of other kinds are looked for live. The hand-outs must have been listed before.
-func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation) (ipam.World, Census, error) {
+// does not have and owners of other kinds are looked for live; so are nodes of these names. The hand-outs must have been
+// listed before.
+func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation, nodes ...string) (ipam.World, Census, error) {
 	if !w.pods.HasSynced() || !w.nodes.HasSynced() {
 		return ipam.World{}, Census{}, errors.New("reading pods and nodes: the cache is not synced yet")
 	}
@@ -350,11 +365,14 @@ func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation) (ipam.W
 	w.settle(&o)
 	census := Census{Pods: len(o.Pods), Nodes: len(o.Nodes)}
 	for _, a := range recorded {
-		if known[a.Owner.Node] {
+		nodes = append(nodes, a.Owner.Node)
+	}
+	for _, name := range nodes {
+		if known[name] {
 			continue
 		}
-		known[a.Owner.Node] = true
-		n, err := w.LiveNode(ctx, a.Owner.Node)
+		known[name] = true
+		n, err := w.LiveNode(ctx, name)
 		if err != nil {
 			return ipam.World{}, Census{}, err
 		}

@@ -225,6 +225,21 @@ func TestAround(t *testing.T) {
 	}
 }
 
+// A node's tunnel may have the address of a pod that has ended.
+func TestAroundSeesTheNodesThatNameAnAddress(t *testing.T) {
+	perform(t, func(t *testing.T, s *scene) {
+		s.nodes.Add(node("n2", "uid", noted(map[string]string{"projectcalico.org/IPv4IPIPTunnelAddr": "10.0.0.7"})))
+		synctest.Wait()
+		record := ipam.Allocation{Handle: "h1", Owner: ipam.Owner{Kind: ipam.OwnerPod, Namespace: "default", Name: "web-0", UID: "u0"}, Places: []ipam.Place{{Addresses: addrs("10.0.0.7")}}}
+		world, err := s.Around(t.Context(), Observe(pod("web-0", "n1", "u1")), []ipam.Allocation{record})
+		check(t, err)
+		want := ipam.Verdict{Disposition: ipam.Keep, Reason: ipam.InUse, Evidence: "E11", Detail: "10.0.0.7 is in use by Node n2 (uid uid)", Drift: true}
+		if diff := difference(want, ipam.Judge(record, world)); diff != "" {
+			t.Errorf("verdict (-want +got):\n%s", diff)
+		}
+	})
+}
+
 // The record may name another node than the pod does, and the pod may have been replaced: then its node speaks.
 func TestAroundAsksTheNodeThatTheRecordNames(t *testing.T) {
 	perform(t, func(t *testing.T, s *scene) {

@@ -233,6 +233,17 @@ func (w World) nodeState(name string) nodeState {
 	return nodeNotReady
 }
 
+// NamedByNodes returns the addresses that nodes name as their own.
+func (w World) NamedByNodes() map[netip.Addr]Owner {
+	named := map[netip.Addr]Owner{}
+	for _, n := range w.nodes {
+		for _, addr := range n.Addresses {
+			named[addr] = Owner{Kind: OwnerNode, Name: n.Name, UID: n.UID, Node: n.Name}
+		}
+	}
+	return named
+}
+
 // Doubts returns the names of nodes that no Node bears, and under which something is recorded that is in use on another: the
 // plugin has names of its own for nodes.
 func (w World) Doubts(judged []Judgement) map[string]bool {

@@ -17,6 +17,8 @@ const (
 	PoolInUse Rule = "pool-in-use"
 	// BlockMalformed: a block that does not agree with its pool, or is for no node.
 	BlockMalformed Rule = "block-malformed"
+	// BlockOverlap: a claim to a block that shares addresses with another block, or is another node's.
+	BlockOverlap Rule = "block-overlap"
 	// SecondUnfilledBlock: a new block for a node that has room in another one of that pool.
 	SecondUnfilledBlock Rule = "second-unfilled-block"
 	// StaleBlockRequest: a new block for a request that nobody waits for any more.

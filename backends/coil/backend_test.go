@@ -307,12 +307,12 @@ func TestProblems(t *testing.T) {
 	record := func(kind, name string) backends.Object {
 		return backends.Object{APIVersion: "coil.cybozu.com/v2", Kind: kind, Name: name, UID: "uid-" + name}
 	}
-	want := []coil.Problem{
-		{record("AddressPool", "a"), ipam.PoolOverlap, "spec.subnets[1].ipv4", "must not overlap spec.subnets[0].ipv4 (10.0.0.0/16)"},
-		{record("AddressPool", "b"), ipam.PoolMalformed, "spec.subnets[0].ipv4", "must be an IPv4 CIDR such as 10.100.0.0/16"},
-		{record("AddressBlock", "p-1"), ipam.BlockMalformed, "", "10.0.0.0/15 has more than 2^16 addresses: it is neither judged nor released"},
-		{record("AddressBlock", "p-2"), ipam.BlockMalformed, "metadata.labels[coil.cybozu.com/pool]", "is missing: coild does not find the block"},
-		{record("AddressBlock", "p-2"), ipam.AllocationUnowned, "metadata.labels[coil.cybozu.com/node]", "is missing: the block is kept for ever; if nobody needs it, delete it by hand"},
+	want := []backends.Problem{
+		record("AddressPool", "a").Problem(ipam.PoolOverlap, "spec.subnets[1].ipv4", "must not overlap spec.subnets[0].ipv4 (10.0.0.0/16)"),
+		record("AddressPool", "b").Problem(ipam.PoolMalformed, "spec.subnets[0].ipv4", "must be an IPv4 CIDR such as 10.100.0.0/16"),
+		record("AddressBlock", "p-1").Problem(ipam.BlockMalformed, "", "10.0.0.0/15 has more than 2^16 addresses: it is neither judged nor released"),
+		record("AddressBlock", "p-2").Problem(ipam.BlockMalformed, "metadata.labels[coil.cybozu.com/pool]", "is missing: coild does not find the block"),
+		record("AddressBlock", "p-2").Problem(ipam.AllocationUnowned, "metadata.labels[coil.cybozu.com/node]", "is missing: the block is kept for ever; if nobody needs it, delete it by hand"),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("problems (-want +got):\n%s", diff)

@@ -11,20 +11,9 @@ import (
 	"github.com/oakum-dev/oakum/ipam"
 )
 
-// Problem is something wrong in a record that no hand-out shows.
-type Problem struct {
-	Record backends.Object
-	// Rule is the one that the record breaks.
-	Rule ipam.Rule
-	// Field is the path of what is wrong, such as spec.range.
-	Field string
-	// Message says what is wrong, what follows from it, and what to do.
-	Message string
-}
-
 // Problems lists what is wrong in the records, from a cache that may lag: entries that do not say whose they are, what
 // cannot be read, reservations that contradict an entry, and slices that lie in an IPPool of another node's.
-func (b *Backend) Problems(ctx context.Context) ([]Problem, error) {
+func (b *Backend) Problems(ctx context.Context) ([]backends.Problem, error) {
 	ps, err := b.readPools(ctx, false)
 	if err != nil {
 		return nil, err
@@ -37,7 +26,7 @@ func (b *Backend) Problems(ctx context.Context) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	var problems []Problem
+	var problems []backends.Problem
 	for _, p := range ps.all {
 		problems = append(problems, b.wrongIn(p)...)
 	}
@@ -51,43 +40,43 @@ func (b *Backend) Problems(ctx context.Context) ([]Problem, error) {
 }
 
 // wrongIn returns what is wrong in an IPPool.
-func (b *Backend) wrongIn(p pool) []Problem {
+func (b *Backend) wrongIn(p pool) []backends.Problem {
 	record := b.object("IPPool", p.Name, string(p.UID))
 	if !p.subnet.IsValid() {
-		return []Problem{{record, ipam.PoolMalformed, "spec.range", fmt.Sprintf("%q is no CIDR without host bits: its %d entries are neither judged nor released", p.Spec.Range, len(p.Spec.Allocations))}}
+		return []backends.Problem{record.Problem(ipam.PoolMalformed, "spec.range", fmt.Sprintf("%q is no CIDR without host bits: its %d entries are neither judged nor released", p.Spec.Range, len(p.Spec.Allocations)))}
 	}
-	var problems []Problem
+	var problems []backends.Problem
 	for _, text := range slices.Sorted(maps.Keys(p.Spec.Allocations)) {
 		e, field := p.Spec.Allocations[text], fmt.Sprintf("spec.allocations[%s]", text)
 		_, named := podOf(e.PodRef)
 		switch _, _, ok := parseOffset(p.subnet, text); {
 		case !ok:
-			problems = append(problems, Problem{record, ipam.AllocationConflict, field, fmt.Sprintf("is no offset in %s: the entry is neither judged nor released; if no pod needs it, remove it by hand", p.subnet)})
+			problems = append(problems, record.Problem(ipam.AllocationConflict, field, fmt.Sprintf("is no offset in %s: the entry is neither judged nor released; if no pod needs it, remove it by hand", p.subnet)))
 		case e.ID == "":
-			problems = append(problems, Problem{record, ipam.AllocationUnowned, field + ".id", "is empty: the entry is kept for ever; if no pod needs it, remove it by hand"})
+			problems = append(problems, record.Problem(ipam.AllocationUnowned, field+".id", "is empty: the entry is kept for ever; if no pod needs it, remove it by hand"))
 		case !named:
-			problems = append(problems, Problem{record, ipam.AllocationUnowned, field + ".podref", fmt.Sprintf("%q is no namespace/name: the entry is kept for ever; if no pod needs it, remove it by hand", e.PodRef)})
+			problems = append(problems, record.Problem(ipam.AllocationUnowned, field+".podref", fmt.Sprintf("%q is no namespace/name: the entry is kept for ever; if no pod needs it, remove it by hand", e.PodRef)))
 		}
 	}
 	return problems
 }
 
 // wrongWith returns what is wrong with a reservation that can be for the spots.
-func (b *Backend) wrongWith(r *OverlappingRangeIPReservation, spots []spot) []Problem {
+func (b *Backend) wrongWith(r *OverlappingRangeIPReservation, spots []spot) []backends.Problem {
 	record := b.object("OverlappingRangeIPReservation", r.Name, string(r.UID))
 	if len(spots) == 0 {
-		return []Problem{{record, ipam.AllocationConflict, "metadata.name", "is no address of any IPPool in a network that is known here: it cannot be judged, and is kept; if no pod needs it, delete it by hand"}}
+		return []backends.Problem{record.Problem(ipam.AllocationConflict, "metadata.name", "is no address of any IPPool in a network that is known here: it cannot be judged, and is kept; if no pod needs it, delete it by hand")}
 	}
 	if held(spots, r) {
 		return nil
 	}
-	var problems []Problem
+	var problems []backends.Problem
 	if _, ok := podOf(r.Spec.PodRef); !ok {
-		problems = append(problems, Problem{record, ipam.AllocationUnowned, "spec.podref", fmt.Sprintf("%q is no namespace/name: the reservation is kept for ever; if no pod needs it, delete it by hand", r.Spec.PodRef)})
+		problems = append(problems, record.Problem(ipam.AllocationUnowned, "spec.podref", fmt.Sprintf("%q is no namespace/name: the reservation is kept for ever; if no pod needs it, delete it by hand", r.Spec.PodRef)))
 	}
 	for _, s := range spots {
 		if e, taken := s.entry(); taken {
-			problems = append(problems, Problem{record, ipam.AllocationConflict, "spec.podref", fmt.Sprintf("is %s, and the entry for %s in IPPool %q is of %s: two pods may have one address", r.Spec.PodRef, s.addr, s.pool.Name, e.PodRef)})
+			problems = append(problems, record.Problem(ipam.AllocationConflict, "spec.podref", fmt.Sprintf("is %s, and the entry for %s in IPPool %q is of %s: two pods may have one address", r.Spec.PodRef, s.addr, s.pool.Name, e.PodRef)))
 		}
 	}
 	return problems
@@ -95,13 +84,13 @@ func (b *Backend) wrongWith(r *OverlappingRangeIPReservation, spots []spot) []Pr
 
 // wrongAbout returns what is wrong about the slices of a NodeSlicePool: whereabouts cuts and gives them to nodes without
 // regard to the entries that are there.
-func (b *Backend) wrongAbout(s *NodeSlicePool, ps pools) []Problem {
+func (b *Backend) wrongAbout(s *NodeSlicePool, ps pools) []backends.Problem {
 	record := b.object("NodeSlicePool", s.Name, string(s.UID))
-	var problems []Problem
+	var problems []backends.Problem
 	for i, slice := range s.Status.Allocations {
 		subnet, ok := parseRange(slice.SliceRange)
 		if !ok {
-			problems = append(problems, Problem{record, ipam.PoolMalformed, fmt.Sprintf("status.allocations[%d].sliceRange", i), fmt.Sprintf("%q is no CIDR without host bits", slice.SliceRange)})
+			problems = append(problems, record.Problem(ipam.PoolMalformed, fmt.Sprintf("status.allocations[%d].sliceRange", i), fmt.Sprintf("%q is no CIDR without host bits", slice.SliceRange)))
 			continue
 		}
 		if slice.NodeName == "" {
@@ -114,8 +103,8 @@ func (b *Backend) wrongAbout(s *NodeSlicePool, ps pools) []Problem {
 				continue
 			}
 			if entries := p.entriesIn(subnet); entries > 0 {
-				problems = append(problems, Problem{b.object("IPPool", p.Name, string(p.UID)), ipam.PoolOverlap, "spec.allocations", fmt.Sprintf(
-					"%d of its entries are in slice %s, which NodeSlicePool %q gives to node %q: that node may hand out their addresses again; move their pods", entries, subnet, s.Name, slice.NodeName)})
+				problems = append(problems, b.object("IPPool", p.Name, string(p.UID)).Problem(ipam.PoolOverlap, "spec.allocations", fmt.Sprintf(
+					"%d of its entries are in slice %s, which NodeSlicePool %q gives to node %q: that node may hand out their addresses again; move their pods", entries, subnet, s.Name, slice.NodeName)))
 			}
 		}
 	}

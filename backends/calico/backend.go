@@ -1,0 +1,222 @@
+// Package calico adapts the records of Calico's IPAM, IPAMBlock, IPAMHandle and BlockAffinity, to the port.
+//
+// A hand-out is what has one handle, in all blocks. An entry without a handle is a hand-out of its own, whose handle is
+// "unowned/", its address, "/" and the block's sequence number when the address was given out. What Windows reserves for
+// itself in a block is a hand-out too, whose handle ends in "/" and the block's name.
+//
+// The network of every hand-out is empty: Calico knows only one. A place's revision is the sequence number that the block
+// had when the address was given out, in decimal. It names that very hand-out, whatever else is written into the block.
+package calico
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/ipam"
+)
+
+// Name is the backend's name in settings, metrics and reports.
+const Name = "calico"
+
+// The fields by which blocks are found, in the cache alone.
+const (
+	byOwner  = "owner"
+	byHandle = "handle"
+)
+
+// Backend implements backends.Backend, backends.Repairer and backends.Pools.
+type Backend struct {
+	cached client.Reader
+	live   client.Reader
+	writer client.Writer
+	served schema.GroupVersion
+	grace  time.Duration
+	now    func() time.Time
+
+	// faults are what Mend has seen, spares what Trim has.
+	faults, spares memory
+}
+
+// New returns the backend for the records of one group, V1 or V3: the one that the API server serves from CRDs. The cached
+// reader's cache must have been prepared with Index; the live one must have none.
+//
+// An IPAMHandle that is younger than the grace is not touched: who takes an address writes the handle before the block.
+// What is only put in order is seen twice, a grace apart on the clock of now.
+func New(cached, live client.Reader, writer client.Writer, served schema.GroupVersion, grace time.Duration, now func() time.Time) *Backend {
+	return &Backend{cached: cached, live: live, writer: writer, served: served, grace: grace, now: now}
+}
+
+// Index prepares a cache for the backend's questions about the records of one group. It must be called before the cache
+// is first read.
+func Index(ctx context.Context, indexer client.FieldIndexer, served schema.GroupVersion) error {
+	for field, keys := range map[string]func(record) []string{byOwner: record.owners, byHandle: record.handles} {
+		err := indexer.IndexField(ctx, object(served, &IPAMBlock{}), field, func(o client.Object) []string {
+			switch o := o.(type) {
+			case *IPAMBlock:
+				return keys(read(o))
+			case *IPAMBlockV3:
+				return keys(read((*IPAMBlock)(o)))
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("indexing IPAMBlocks by %s: %w", field, err)
+		}
+	}
+	return nil
+}
+
+// Name implements backends.Backend.
+func (b *Backend) Name() string { return Name }
+
+// Allocations implements backends.Backend.
+func (b *Backend) Allocations(ctx context.Context) ([]ipam.Allocation, error) {
+	blocks, err := b.blocks(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	return b.handOuts(ctx, false, blocks)
+}
+
+// AllocationsOf implements backends.Backend. Records tell a UID of virtual machines alone. For every other owner the answer
+// has what is recorded under its name. A node has its tunnels' addresses, and what lies in its blocks without a word of
+// whose it is.
+func (b *Backend) AllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error) {
+	own, err := b.blocks(ctx, false, client.MatchingFields{byOwner: key(owner)})
+	if err != nil {
+		return nil, err
+	}
+	// The same hand-outs may have places in blocks that do not name the owner.
+	found, known := own, map[string]bool{}
+	for _, r := range own {
+		known[r.Name] = true
+	}
+	looked := map[string]bool{}
+	for _, r := range own {
+		for e := range r.entries() {
+			if e.handle == "" || key(e.owner) != key(owner) || looked[e.handle] {
+				continue
+			}
+			looked[e.handle] = true
+			others, err := b.blocks(ctx, false, client.MatchingFields{byHandle: e.handle})
+			if err != nil {
+				return nil, err
+			}
+			for _, o := range others {
+				if !known[o.Name] {
+					known[o.Name] = true
+					found = append(found, o)
+				}
+			}
+		}
+	}
+	all, err := b.handOuts(ctx, false, found)
+	return of(owner, all), err
+}
+
+// LiveAllocationsOf implements backends.Backend. It reads every block.
+func (b *Backend) LiveAllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error) {
+	blocks, err := b.blocks(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	all, err := b.handOuts(ctx, true, blocks)
+	return of(owner, all), err
+}
+
+// of returns an owner's hand-outs.
+func of(owner ipam.Owner, all []ipam.Allocation) []ipam.Allocation {
+	var found []ipam.Allocation
+	for _, a := range all {
+		if key(a.Owner) == key(owner) && (a.Owner.UID == "" || owner.UID == "" || a.Owner.UID == owner.UID) {
+			found = append(found, a)
+		}
+	}
+	return found
+}
+
+// Record implements backends.Backend.
+func (b *Backend) Record(ctx context.Context, p ipam.Place) (backends.Object, error) {
+	block := &IPAMBlock{}
+	block.Name = p.Block
+	err := b.get(ctx, false, block)
+	if err == nil && block.Spec.Deleted {
+		err = backends.ErrNotFound
+	}
+	record := b.object("IPAMBlock", block)
+	if err != nil {
+		return record, fmt.Errorf("reading IPAMBlock %q: %w", p.Block, err)
+	}
+	return record, nil
+}
+
+func (b *Backend) object(kind string, o client.Object) backends.Object {
+	return backends.Object{APIVersion: b.served.String(), Kind: kind, Name: o.GetName(), UID: string(o.GetUID())}
+}
+
+// get reads the object of that name; the answer is backends.ErrNotFound if there is none.
+func (b *Backend) get(ctx context.Context, live bool, o client.Object) error {
+	err := b.reader(live).Get(ctx, client.ObjectKey{Name: o.GetName()}, object(b.served, o))
+	if apierrors.IsNotFound(err) {
+		return backends.ErrNotFound
+	}
+	return err
+}
+
+func (b *Backend) reader(live bool) client.Reader {
+	if live {
+		return b.live
+	}
+	return b.cached
+}
+
+// page is how many objects are asked for at a time, live.
+const page = 500
+
+// lists returns all pages of a list; a cache has one. What a cache returns must not be changed.
+func lists[T any, L interface {
+	*T
+	client.ObjectList
+}](ctx context.Context, b *Backend, live bool, options ...client.ListOption) ([]T, error) {
+	if live {
+		options = append(options, client.Limit(page))
+	} else {
+		options = append(options, client.UnsafeDisableDeepCopy)
+	}
+	var pages []T
+	for next := ""; ; {
+		var l T
+		if err := b.reader(live).List(ctx, list(b.served, L(&l)), append(options, client.Continue(next))...); err != nil {
+			return nil, err
+		}
+		pages = append(pages, l)
+		if next = L(&l).GetContinue(); next == "" || !live {
+			return pages, nil
+		}
+	}
+}
+
+// blocks lists the blocks that the options select.
+func (b *Backend) blocks(ctx context.Context, live bool, options ...client.ListOption) ([]record, error) {
+	pages, err := lists[IPAMBlockList](ctx, b, live, options...)
+	if err != nil {
+		return nil, fmt.Errorf("listing IPAMBlocks: %w", err)
+	}
+	var found []record
+	for p := range pages {
+		for i := range pages[p].Items {
+			found = append(found, read(&pages[p].Items[i]))
+		}
+	}
+	return found, nil
+}
+
+// unserved tells whether the error says that the API server has no such kind, as with older releases.
+func unserved(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
