@@ -32,6 +32,11 @@ const (
 	// ValidateCoilPoolPath and ValidateCoilBlockPath are those of Coil's pools and blocks.
 	ValidateCoilPoolPath  = "/validate-coil-cybozu-com-v2-addresspool"
 	ValidateCoilBlockPath = "/validate-coil-cybozu-com-v2-addressblock"
+	// ValidateCalicoAffinityPath, ValidateCalicoPoolPath and DeleteCalicoPoolPath are those of Calico's claims to blocks
+	// and of its pools, in both of its API groups.
+	ValidateCalicoAffinityPath = "/validate-projectcalico-org-blockaffinity"
+	ValidateCalicoPoolPath     = "/validate-projectcalico-org-ippool"
+	DeleteCalicoPoolPath       = "/validate-projectcalico-org-ippool-deletion"
 )
 
 // Register serves the native webhooks and that of pods. The scheme must know ipam.oakum.dev/v1alpha1.

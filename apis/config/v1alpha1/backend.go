@@ -5,6 +5,7 @@ type Backends struct {
 	Native      Backend     `json:"native"`
 	Whereabouts Whereabouts `json:"whereabouts"`
 	Coil        Coil        `json:"coil"`
+	Calico      Calico      `json:"calico"`
 }
 
 // named lists the backends by their keys in the file, with the rules that can be set for each.
@@ -13,6 +14,7 @@ func (b Backends) named() []namedBackend {
 		{"native", b.Native, nativeRules(), true},
 		{"whereabouts", b.Whereabouts.Backend, whereaboutsRules(), false},
 		{"coil", b.Coil.Backend, coilRules(), false},
+		{"calico", b.Calico.Backend, calicoRules(), false},
 	}
 }
 
@@ -64,6 +66,11 @@ type Coil struct {
 	// RestartCoild evicts the coild of a node under ModeEnforce when that holds a block that nobody uses: coild gives such
 	// blocks back when it starts, and no other program may. Default false: they are reported.
 	RestartCoild bool `json:"restartCoild"`
+}
+
+// Calico is what can be set for Calico. It gives pods the addresses of their default network, so that every pod has some.
+type Calico struct {
+	Backend `json:",inline"`
 }
 
 // Mode is how far Oakum goes.
@@ -137,5 +144,18 @@ func coilRules() []rule {
 			neverDenied: "coild waits for the block, and every other pod of that node and pool waits behind it",
 		},
 		{name: "stale-block-request", usual: EffectDeny},
+	}
+}
+
+// calicoRules are those of the webhooks. What becomes of a write that breaks one of the policies, their bindings say.
+func calicoRules() []rule {
+	return []rule{
+		{name: "block-overlap", usual: EffectDeny},
+		{name: "pool-in-use", usual: EffectDeny},
+		{name: "pool-overlap", usual: EffectDeny},
+		{
+			name: "second-unfilled-block", usual: EffectWarn,
+			neverDenied: "Calico has reasons to claim another block that no record tells, and the pod would not start",
+		},
 	}
 }

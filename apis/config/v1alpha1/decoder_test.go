@@ -66,6 +66,7 @@ backends:
     podFinalizers: false
   whereabouts: {mode: Warn, rules: {allocation-unowned: Off, pool-overlap: Deny}, podFinalizers: false, namespace: cni, defaultNetwork: true}
   coil: {mode: Enforce, rules: {stale-block-request: Warn, second-unfilled-block: Off}, podFinalizers: false, restartCoild: true}
+  calico: {mode: Warn, rules: {pool-in-use: Warn, second-unfilled-block: Off}, podFinalizers: false}
 finalizers:
   pods: {deadline: 1h30m, excludedNamespaces: [a, b], backfillPerSecond: 7}
   nodes: {backends: [native], deadline: 45s}
@@ -94,6 +95,7 @@ log: {level: debug}
 							Backend:      Backend{Mode: ModeEnforce, Rules: map[string]Effect{"stale-block-request": EffectWarn, "second-unfilled-block": EffectOff}},
 							RestartCoild: true,
 						},
+						Calico: Calico{Backend{Mode: ModeWarn, Rules: map[string]Effect{"pool-in-use": EffectWarn, "second-unfilled-block": EffectOff}}},
 					},
 					Finalizers: Finalizers{
 						Pods: PodFinalizers{

@@ -16,6 +16,7 @@ func Default() *Configuration {
 			Native:      Backend{Mode: ModeEnforce, PodFinalizers: true},
 			Whereabouts: Whereabouts{Backend: Backend{Mode: ModeObserve, PodFinalizers: true}, Namespace: metav1.NamespaceSystem},
 			Coil:        Coil{Backend: Backend{Mode: ModeObserve, PodFinalizers: true}},
+			Calico:      Calico{Backend: Backend{Mode: ModeObserve, PodFinalizers: true}},
 		},
 		Finalizers: Finalizers{
 			Pods: PodFinalizers{

@@ -27,6 +27,7 @@ func TestValidate(t *testing.T) {
 				`backends.native.mode: Required value: must be one of "Off", "Observe", "Warn", "Enforce"`,
 				`backends.whereabouts.mode: Required value: must be one of "Off", "Observe", "Warn", "Enforce"`,
 				`backends.coil.mode: Required value: must be one of "Off", "Observe", "Warn", "Enforce"`,
+				`backends.calico.mode: Required value: must be one of "Off", "Observe", "Warn", "Enforce"`,
 				`backends.whereabouts.namespace: Invalid value: "": must be the name of a namespace: at most 63 lower case letters, digits and inner hyphens`,
 				`finalizers.pods.deadline: Invalid value: "0s": must be 1s to 24h0m0s`,
 				`finalizers.pods.backfillPerSecond: Invalid value: 0: must be 1 to 1000`,
@@ -74,11 +75,23 @@ func TestValidate(t *testing.T) {
 				`backends.coil.rules[second-unfilled-block]: Invalid value: "Deny": must be Warn or Off: coild waits for the block, and every other pod of that node and pool waits behind it`,
 			},
 		},
+		"Calico gets every block that it needs, and its policies are not set here": {
+			change: func(c *Configuration) {
+				c.Backends.Calico.Rules = map[string]Effect{
+					"allocation-unowned": EffectWarn, "block-overlap": EffectWarn, "pool-in-use": EffectWarn, "pool-overlap": EffectOff, "second-unfilled-block": EffectDeny,
+				}
+			},
+			want: []string{
+				`backends.calico.rules[allocation-unowned]: Unsupported value: "allocation-unowned": supported values: "block-overlap", "pool-in-use", "pool-overlap", "second-unfilled-block"`,
+				`backends.calico.rules[second-unfilled-block]: Invalid value: "Deny": must be Warn or Off: Calico has reasons to claim another block that no record tells, and the pod would not start`,
+			},
+		},
 		"no Node is held for a backend that knows none": {
-			change: func(c *Configuration) { c.Finalizers.Nodes.Backends = []string{"whereabouts", "coil"} },
+			change: func(c *Configuration) { c.Finalizers.Nodes.Backends = []string{"whereabouts", "coil", "calico"} },
 			want: []string{
 				`finalizers.nodes.backends[0]: Unsupported value: "whereabouts": supported values: "native"`,
 				`finalizers.nodes.backends[1]: Unsupported value: "coil": supported values: "native"`,
+				`finalizers.nodes.backends[2]: Unsupported value: "calico": supported values: "native"`,
 			},
 		},
 		"a rule must be one of the backend's, with an effect that it can have": {
