@@ -67,14 +67,15 @@ func layers() map[string]layer {
 		},
 
 		"backends":             {imports: []string{"ipam"}, tests: tests},
+		"backends/foreign":     {imports: kubernetes, tests: tests},
 		"backends/backendtest": {imports: []string{"ipam", "backends", goCmp, rapid}},
 		"backends/native": {
 			imports: append([]string{"ipam", "backends", "apis/ipam/v1alpha1"}, kubernetes...),
 			tests:   tests,
 		},
-		"backends/whereabouts": {imports: append([]string{"ipam", "backends"}, kubernetes...), tests: tests},
-		"backends/coil":        {imports: append([]string{"ipam", "backends"}, kubernetes...), tests: tests},
-		"backends/calico":      {imports: append([]string{"ipam", "backends"}, kubernetes...), tests: tests},
+		"backends/whereabouts": {imports: append([]string{"ipam", "backends", "backends/foreign"}, kubernetes...), tests: tests},
+		"backends/coil":        {imports: append([]string{"ipam", "backends", "backends/foreign"}, kubernetes...), tests: tests},
+		"backends/calico":      {imports: append([]string{"ipam", "backends", "backends/foreign"}, kubernetes...), tests: tests},
 
 		"cluster": {imports: append([]string{"ipam"}, kubernetes...), tests: tests},
 		"webhooks": {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 
+	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -51,12 +52,6 @@ func anotherUID(err error) bool {
 	return false
 }
 
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value,omitempty"`
-}
-
 // dropFinalizer takes a finalizer off one of our own kinds. The answer is a conflict if the object was written since
 // it was read; an object that is gone needs nothing any more.
 func dropFinalizer(ctx context.Context, c client.Client, object client.Object, finalizer string) error {
@@ -64,21 +59,21 @@ func dropFinalizer(ctx context.Context, c client.Client, object client.Object, f
 	if i < 0 {
 		return nil
 	}
-	return patchJSON(ctx, c, object, operation{Op: "remove", Path: fmt.Sprintf("/metadata/finalizers/%d", i)})
+	return patchJSON(ctx, c, object, jsonpatch.NewOperation("remove", fmt.Sprintf("/metadata/finalizers/%d", i), nil))
 }
 
 // addFinalizer puts a finalizer on one of our own kinds, likewise.
 func addFinalizer(ctx context.Context, c client.Client, object client.Object, finalizer string) error {
 	if len(object.GetFinalizers()) == 0 {
-		return patchJSON(ctx, c, object, operation{"add", "/metadata/finalizers", []string{finalizer}})
+		return patchJSON(ctx, c, object, jsonpatch.NewOperation("add", "/metadata/finalizers", []string{finalizer}))
 	}
-	return patchJSON(ctx, c, object, operation{"add", "/metadata/finalizers/-", finalizer})
+	return patchJSON(ctx, c, object, jsonpatch.NewOperation("add", "/metadata/finalizers/-", finalizer))
 }
 
 // patchJSON begins the patch by replacing the resourceVersion with the one that was read, which makes a stale one a
 // conflict.
-func patchJSON(ctx context.Context, c client.Client, object client.Object, op operation) error {
-	patch, err := json.Marshal([]operation{{"replace", "/metadata/resourceVersion", object.GetResourceVersion()}, op})
+func patchJSON(ctx context.Context, c client.Client, object client.Object, op jsonpatch.Operation) error {
+	patch, err := json.Marshal([]jsonpatch.Operation{jsonpatch.NewOperation("replace", "/metadata/resourceVersion", object.GetResourceVersion()), op})
 	if err != nil {
 		return fmt.Errorf("encoding a patch: %w", err)
 	}

@@ -8,14 +8,16 @@ import (
 	"net/netip"
 	"slices"
 
+	"gomodules.xyz/jsonpatch/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/foreign"
 )
 
 // affinities lists the claims to blocks.
 func (b *Backend) affinities(ctx context.Context, live bool) ([]*BlockAffinity, error) {
-	pages, err := lists[BlockAffinityList](ctx, b, live)
+	pages, err := foreign.Lists[BlockAffinityList](ctx, b.source(), live)
 	if err != nil {
 		return nil, fmt.Errorf("listing BlockAffinities: %w", err)
 	}
@@ -111,7 +113,7 @@ func (b *Backend) giveUp(ctx context.Context, c *BlockAffinity) error {
 	}
 	c = c.DeepCopy()
 	if !bool(c.Spec.Deleted) && c.Spec.State != PendingDeletion {
-		err := b.patch(ctx, c, []operation{{"add", "/spec/state", PendingDeletion}})
+		err := b.patch(ctx, c, []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/state", PendingDeletion)})
 		if err != nil {
 			return fmt.Errorf("ending BlockAffinity %q: %w", c.Name, client.IgnoreNotFound(err))
 		}
@@ -132,11 +134,11 @@ func (b *Backend) forget(ctx context.Context, c *BlockAffinity) error {
 }
 
 // deletedAffinity marks a BlockAffinity as deleted. One group wants a string there.
-func (b *Backend) deletedAffinity() operation {
+func (b *Backend) deletedAffinity() jsonpatch.Operation {
 	if b.served == V3 {
 		return deleted()
 	}
-	return operation{"add", "/spec/deleted", "true"}
+	return jsonpatch.NewOperation("add", "/spec/deleted", "true")
 }
 
 // vacate takes a block from its node, if it is still that one's: deletes it if it is empty, and else lets it be nobody's.
@@ -154,7 +156,7 @@ func (b *Backend) vacate(ctx context.Context, name, node string) error {
 		} else {
 			err = b.patch(ctx, r.IPAMBlock, r.patch(before.abandoned()))
 		}
-		if err != nil && (!refused(err) || attempt == attempts) {
+		if err != nil && (!foreign.Refused(err) || attempt == attempts) {
 			return fmt.Errorf("taking IPAMBlock %q from node %q: %w", name, node, err)
 		}
 		if err == nil {
@@ -217,11 +219,11 @@ func (b *Backend) Trim(ctx context.Context) error {
 // is put back as it was.
 func (b *Backend) drop(ctx context.Context, c *BlockAffinity, r record) error {
 	c = c.DeepCopy()
-	if err := b.patch(ctx, c, []operation{{"add", "/spec/state", PendingDeletion}}); err != nil {
+	if err := b.patch(ctx, c, []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/state", PendingDeletion)}); err != nil {
 		return ignoreRefused(client.IgnoreNotFound(err))
 	}
 	if err := b.remove(ctx, r.IPAMBlock, deleted()); err != nil {
-		back := b.patch(ctx, c, []operation{{"add", "/spec/state", Confirmed}})
+		back := b.patch(ctx, c, []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/state", Confirmed)})
 		return errors.Join(ignoreRefused(err), ignoreRefused(client.IgnoreNotFound(back)))
 	}
 	return b.forget(ctx, c)
@@ -229,7 +231,7 @@ func (b *Backend) drop(ctx context.Context, c *BlockAffinity, r record) error {
 
 // ignoreRefused takes no offence at somebody else having been faster.
 func ignoreRefused(err error) error {
-	if refused(err) {
+	if foreign.Refused(err) {
 		return nil
 	}
 	return err
@@ -248,5 +250,5 @@ func (b *Backend) settle(ctx context.Context, c *BlockAffinity) error {
 	case c.Spec.State == PendingDeletion && blockOf(r.Spec).vacant():
 		return b.giveUp(ctx, c)
 	}
-	return b.patch(ctx, c, []operation{{"add", "/spec/state", Confirmed}})
+	return b.patch(ctx, c, []jsonpatch.Operation{jsonpatch.NewOperation("add", "/spec/state", Confirmed)})
 }

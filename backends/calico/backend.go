@@ -14,11 +14,11 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -75,6 +75,10 @@ func Index(ctx context.Context, indexer client.FieldIndexer, served schema.Group
 
 // Name implements backends.Backend.
 func (b *Backend) Name() string { return Name }
+
+func (b *Backend) source() foreign.Source {
+	return foreign.Source{Cached: b.cached, Live: b.live, As: func(l client.ObjectList) client.ObjectList { return list(b.served, l) }}
+}
 
 // Allocations implements backends.Backend.
 func (b *Backend) Allocations(ctx context.Context) ([]ipam.Allocation, error) {
@@ -177,35 +181,9 @@ func (b *Backend) reader(live bool) client.Reader {
 	return b.cached
 }
 
-// page is how many objects are asked for at a time, live.
-const page = 500
-
-// lists returns all pages of a list; a cache has one. What a cache returns must not be changed.
-func lists[T any, L interface {
-	*T
-	client.ObjectList
-}](ctx context.Context, b *Backend, live bool, options ...client.ListOption) ([]T, error) {
-	if live {
-		options = append(options, client.Limit(page))
-	} else {
-		options = append(options, client.UnsafeDisableDeepCopy)
-	}
-	var pages []T
-	for next := ""; ; {
-		var l T
-		if err := b.reader(live).List(ctx, list(b.served, L(&l)), append(options, client.Continue(next))...); err != nil {
-			return nil, err
-		}
-		pages = append(pages, l)
-		if next = L(&l).GetContinue(); next == "" || !live {
-			return pages, nil
-		}
-	}
-}
-
 // blocks lists the blocks that the options select.
 func (b *Backend) blocks(ctx context.Context, live bool, options ...client.ListOption) ([]record, error) {
-	pages, err := lists[IPAMBlockList](ctx, b, live, options...)
+	pages, err := foreign.Lists[IPAMBlockList](ctx, b.source(), live, options...)
 	if err != nil {
 		return nil, fmt.Errorf("listing IPAMBlocks: %w", err)
 	}
@@ -217,6 +195,3 @@ func (b *Backend) blocks(ctx context.Context, live bool, options ...client.ListO
 	}
 	return found, nil
 }
-
-// unserved tells whether the error says that the API server has no such kind, as with older releases.
-func unserved(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }

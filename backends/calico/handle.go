@@ -10,11 +10,13 @@ import (
 	"strings"
 	"time"
 
+	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/foreign"
 )
 
 // handle reads a handle, live; nil if there is none, or if it is marked as deleted. What cannot be an object's name has none.
@@ -55,7 +57,7 @@ func (b *Backend) subtract(ctx context.Context, seen *IPAMHandle, given map[neti
 			}
 		}
 		err = b.setCounts(ctx, h, counts)
-		if err != nil && (!refused(err) || attempt == attempts) {
+		if err != nil && (!foreign.Refused(err) || attempt == attempts) {
 			return fmt.Errorf("counting down IPAMHandle %q: %w", seen.Name, err)
 		}
 		if err == nil {
@@ -70,18 +72,18 @@ func (b *Backend) younger(o client.Object, age time.Duration) bool {
 
 // setCounts writes a handle's counts as it was read, or deletes it if it counts nothing.
 func (b *Backend) setCounts(ctx context.Context, h *IPAMHandle, counts map[string]int) error {
-	var patch []operation
+	var patch []jsonpatch.Operation
 	if h.Spec.Block == nil {
-		patch = append(patch, operation{"add", "/spec/block", struct{}{}})
+		patch = append(patch, jsonpatch.NewOperation("add", "/spec/block", struct{}{}))
 	}
 	for _, cidr := range slices.Sorted(maps.Keys(h.Spec.Block)) {
 		if _, ok := counts[cidr]; !ok {
-			patch = append(patch, operation{"remove", "/spec/block/" + escape(cidr), nil})
+			patch = append(patch, jsonpatch.NewOperation("remove", "/spec/block/"+escape(cidr), nil))
 		}
 	}
 	for _, cidr := range slices.Sorted(maps.Keys(counts)) {
 		if n, ok := h.Spec.Block[cidr]; !ok || n != counts[cidr] {
-			patch = append(patch, operation{"add", "/spec/block/" + escape(cidr), counts[cidr]})
+			patch = append(patch, jsonpatch.NewOperation("add", "/spec/block/"+escape(cidr), counts[cidr]))
 		}
 	}
 	switch {
@@ -129,7 +131,7 @@ func (b *Backend) count(ctx context.Context, id string, r record) (*IPAMHandle, 
 		switch {
 		case err == nil:
 			return h, nil
-		case attempt == attempts, !refused(err) && !apierrors.IsAlreadyExists(err):
+		case attempt == attempts, !foreign.Refused(err) && !apierrors.IsAlreadyExists(err):
 			return nil, fmt.Errorf("counting up IPAMHandle %q: %w", h.Name, err)
 		}
 	}

@@ -8,42 +8,24 @@ import (
 	"strconv"
 	"strings"
 
+	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
-
-// operation is one of a JSON patch.
-type operation struct {
-	op, path string
-	value    any
-}
-
-// MarshalJSON implements json.Marshaler.
-func (o operation) MarshalJSON() ([]byte, error) {
-	fields := map[string]any{"op": o.op, "path": o.path}
-	if o.op != "remove" {
-		fields["value"] = o.value
-	}
-	return json.Marshal(fields)
-}
 
 // escape writes a key as a part of a JSON pointer.
 func escape(key string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(key) }
 
 // patch sends operations for an object as it was read. What was read must still be what is stored, else the answer is
 // a conflict. Afterwards the object is what the server answered.
-func (b *Backend) patch(ctx context.Context, o client.Object, operations []operation) error {
-	data, err := json.Marshal(append([]operation{{"replace", "/metadata/resourceVersion", o.GetResourceVersion()}}, operations...))
+func (b *Backend) patch(ctx context.Context, o client.Object, operations []jsonpatch.Operation) error {
+	data, err := json.Marshal(append([]jsonpatch.Operation{jsonpatch.NewOperation("replace", "/metadata/resourceVersion", o.GetResourceVersion())}, operations...))
 	if err != nil {
 		return err
 	}
 	return b.writer.Patch(ctx, object(b.served, o), client.RawPatch(types.JSONPatchType, data))
 }
-
-// refused tells whether the API server refused a patch because of what the object was then: a revision that has passed is
-// a conflict, and a path that is not there any more is invalid.
-func refused(err error) bool { return apierrors.IsConflict(err) || apierrors.IsInvalid(err) }
 
 // delete deletes an object, if it is the one that was read. That it is gone is no error.
 func (b *Backend) delete(ctx context.Context, o client.Object) error {
@@ -54,7 +36,7 @@ func (b *Backend) delete(ctx context.Context, o client.Object) error {
 // remove deletes an object in two steps, as Calico does: it is marked as deleted first, with whatever else changes. Then
 // everybody takes it for absent, and whoever comes upon it may finish the deletion. Calico does not write to it any more,
 // so that a conflict means that somebody has.
-func (b *Backend) remove(ctx context.Context, o client.Object, mark operation, others ...operation) error {
+func (b *Backend) remove(ctx context.Context, o client.Object, mark jsonpatch.Operation, others ...jsonpatch.Operation) error {
 	if err := b.patch(ctx, o, append(others, mark)); err != nil {
 		return client.IgnoreNotFound(err)
 	}
@@ -65,18 +47,20 @@ func (b *Backend) remove(ctx context.Context, o client.Object, mark operation, o
 }
 
 // deleted marks an object as deleted.
-func deleted() operation { return operation{"add", "/spec/deleted", true} }
+func deleted() jsonpatch.Operation { return jsonpatch.NewOperation("add", "/spec/deleted", true) }
 
 // patch returns what turns the stored block into another one. Attributes that stay are not written, nor is any field that
 // is not known here.
-func (r record) patch(after block) []operation {
+func (r record) patch(after block) []jsonpatch.Operation {
 	before := r.Spec
-	var patch []operation
-	add := func(path string, value any) { patch = append(patch, operation{"add", "/spec/" + path, value}) }
+	var patch []jsonpatch.Operation
+	add := func(path string, value any) {
+		patch = append(patch, jsonpatch.NewOperation("add", "/spec/"+path, value))
+	}
 	if before.Affinity != after.Affinity {
-		patch = append(patch, operation{"remove", "/spec/affinity", nil})
+		patch = append(patch, jsonpatch.NewOperation("remove", "/spec/affinity", nil))
 		if before.AffinityClaimTime != nil {
-			patch = append(patch, operation{"remove", "/spec/affinityClaimTime", nil})
+			patch = append(patch, jsonpatch.NewOperation("remove", "/spec/affinityClaimTime", nil))
 		}
 	}
 	if !slices.EqualFunc(before.Allocations, after.Allocations, same) {
@@ -87,7 +71,7 @@ func (r record) patch(after block) []operation {
 	}
 	for i := range slices.Backward(before.Attributes) {
 		if !slices.Contains(after.kept, i) {
-			patch = append(patch, operation{"remove", "/spec/attributes/" + strconv.Itoa(i), nil})
+			patch = append(patch, jsonpatch.NewOperation("remove", "/spec/attributes/"+strconv.Itoa(i), nil))
 		}
 	}
 	if before.Attributes == nil {
@@ -101,7 +85,7 @@ func (r record) patch(after block) []operation {
 	}
 	for _, o := range slices.Sorted(maps.Keys(before.SequenceNumberForAllocation)) {
 		if _, ok := after.SequenceNumberForAllocation[o]; !ok {
-			patch = append(patch, operation{"remove", "/spec/sequenceNumberForAllocation/" + escape(o), nil})
+			patch = append(patch, jsonpatch.NewOperation("remove", "/spec/sequenceNumberForAllocation/"+escape(o), nil))
 		}
 	}
 	for _, o := range slices.Sorted(maps.Keys(after.SequenceNumberForAllocation)) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -18,8 +19,8 @@ func (b *Backend) Pools(ctx context.Context) ([]ipam.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	pages, err := lists[IPReservationList](ctx, b, false)
-	if err != nil && !unserved(err) {
+	pages, err := foreign.Lists[IPReservationList](ctx, b.source(), false)
+	if err != nil && !foreign.Unserved(err) {
 		return nil, fmt.Errorf("listing IPReservations: %w", err)
 	}
 	for _, l := range pages {
@@ -55,7 +56,7 @@ func overlaps(p ipam.Pool, cidr netip.Prefix) bool {
 
 // pools lists the IPPools by name.
 func (b *Backend) pools(ctx context.Context, live bool) ([]ipam.Pool, error) {
-	pages, err := lists[IPPoolList](ctx, b, live)
+	pages, err := foreign.Lists[IPPoolList](ctx, b.source(), live)
 	if err != nil {
 		return nil, fmt.Errorf("listing IPPools: %w", err)
 	}

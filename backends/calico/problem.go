@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -67,7 +68,7 @@ func (b *Backend) Mend(ctx context.Context) ([]backends.Problem, error) {
 		switch err := f.mend(ctx); {
 		case err == nil:
 			mended = append(mended, f.Problem)
-		case !refused(err):
+		case !foreign.Refused(err):
 			failures = append(failures, fmt.Errorf("mending %s %q: %w", f.Record.Kind, f.Record.Name, err))
 		}
 	}
@@ -76,7 +77,7 @@ func (b *Backend) Mend(ctx context.Context) ([]backends.Problem, error) {
 
 // survey looks for faults. Handles and claims are read before blocks: who takes an address writes the block last.
 func (b *Backend) survey(ctx context.Context, live bool) ([]fault, error) {
-	pages, err := lists[IPAMHandleList](ctx, b, live)
+	pages, err := foreign.Lists[IPAMHandleList](ctx, b.source(), live)
 	if err != nil {
 		return nil, fmt.Errorf("listing IPAMHandles: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -155,7 +156,7 @@ func (b *Backend) giveBack(ctx context.Context, a ipam.Allocation, s share, cool
 			return len(s.ordinals), nil
 		case len(left.ordinals) == 0: // Somebody else gave it back.
 			return 0, nil
-		case !refused(written), attempt == attempts:
+		case !foreign.Refused(written), attempt == attempts:
 			return 0, written
 		}
 		s = left
@@ -197,7 +198,7 @@ func (b *Backend) block(ctx context.Context, name string) (record, error) {
 func (b *Backend) cooldown(ctx context.Context) (bool, error) {
 	config := &IPAMConfig{}
 	config.Name = "default"
-	if err := b.get(ctx, true, config); err != nil && !errors.Is(err, backends.ErrNotFound) && !unserved(err) {
+	if err := b.get(ctx, true, config); err != nil && !errors.Is(err, backends.ErrNotFound) && !foreign.Unserved(err) {
 		return false, fmt.Errorf("reading the settings of Calico's IPAM: %w", err)
 	}
 	return config.Spec.IPCooldownSeconds > 0, nil

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -211,7 +212,7 @@ func (b *Backend) record(ctx context.Context, name string, ordinal int, a Attrib
 		switch err := b.patch(ctx, r.DeepCopy(), r.patch(after)); {
 		case err == nil:
 			return nil
-		case !refused(err), attempt == attempts:
+		case !foreign.Refused(err), attempt == attempts:
 			return err
 		}
 	}

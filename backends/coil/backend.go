@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -88,6 +89,10 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 
 // Name implements backends.Backend.
 func (b *Backend) Name() string { return Name }
+
+func (b *Backend) source() foreign.Source {
+	return foreign.Source{Cached: b.cached, Live: b.live}
+}
 
 // Allocations implements backends.Backend. A block whose addresses cannot be read is no hand-out, but a Problem.
 func (b *Backend) Allocations(ctx context.Context) ([]ipam.Allocation, error) {

@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -117,36 +118,9 @@ func (b AddressBlock) read() (ipam.Subnet, error) {
 // answered tells whether nobody waits any more: the answer is there.
 func (r BlockRequest) answered() bool { return len(r.Status.Conditions) > 0 }
 
-// page is how many objects are asked for at a time, live.
-const page = 500
-
-// lists returns all pages of a list; a cache has one. What a cache returns must not be changed.
-func lists[T any, L interface {
-	*T
-	client.ObjectList
-}](ctx context.Context, b *Backend, live bool, options ...client.ListOption) ([]T, error) {
-	reader := b.cached
-	if live {
-		reader, options = b.live, append(options, client.Limit(page))
-	} else {
-		options = append(options, client.UnsafeDisableDeepCopy)
-	}
-	var pages []T
-	for next := ""; ; {
-		var list T
-		if err := reader.List(ctx, L(&list), append(options, client.Continue(next))...); err != nil {
-			return nil, err
-		}
-		pages = append(pages, list)
-		if next = L(&list).GetContinue(); next == "" || !live {
-			return pages, nil
-		}
-	}
-}
-
 // readPools lists the AddressPools in the cache, by name.
 func (b *Backend) readPools(ctx context.Context) ([]AddressPool, error) {
-	pages, err := lists[AddressPoolList](ctx, b, false)
+	pages, err := foreign.Lists[AddressPoolList](ctx, b.source(), false)
 	if err != nil {
 		return nil, fmt.Errorf("listing AddressPools: %w", err)
 	}
@@ -160,7 +134,7 @@ func (b *Backend) readPools(ctx context.Context) ([]AddressPool, error) {
 
 // readBlocks lists the AddressBlocks that the options select, by name.
 func (b *Backend) readBlocks(ctx context.Context, live bool, options ...client.ListOption) ([]AddressBlock, error) {
-	pages, err := lists[AddressBlockList](ctx, b, live, options...)
+	pages, err := foreign.Lists[AddressBlockList](ctx, b.source(), live, options...)
 	if err != nil {
 		return nil, fmt.Errorf("listing AddressBlocks: %w", err)
 	}
@@ -174,7 +148,7 @@ func (b *Backend) readBlocks(ctx context.Context, live bool, options ...client.L
 
 // readWaiting lists the BlockRequests that the options select and that have no answer, by UID.
 func (b *Backend) readWaiting(ctx context.Context, live bool, options ...client.ListOption) (map[string]bool, error) {
-	pages, err := lists[BlockRequestList](ctx, b, live, options...)
+	pages, err := foreign.Lists[BlockRequestList](ctx, b.source(), live, options...)
 	if err != nil {
 		return nil, fmt.Errorf("listing BlockRequests: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"gomodules.xyz/jsonpatch/v2"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -79,11 +80,11 @@ func (b *Backend) remove(ctx context.Context, block *AddressBlock) error {
 	uid := block.UID
 	if i := slices.Index(block.Finalizers, finalizer); i >= 0 {
 		path := fmt.Sprintf("/metadata/finalizers/%d", i)
-		patch, err := json.Marshal([]operation{
-			{"replace", "/metadata/resourceVersion", block.ResourceVersion},
-			{"test", "/metadata/uid", string(uid)},
-			{"test", path, finalizer},
-			{Op: "remove", Path: path},
+		patch, err := json.Marshal([]jsonpatch.Operation{
+			jsonpatch.NewOperation("replace", "/metadata/resourceVersion", block.ResourceVersion),
+			jsonpatch.NewOperation("test", "/metadata/uid", string(uid)),
+			jsonpatch.NewOperation("test", path, finalizer),
+			jsonpatch.NewOperation("remove", path, nil),
 		})
 		if err != nil {
 			return err
@@ -93,11 +94,4 @@ func (b *Backend) remove(ctx context.Context, block *AddressBlock) error {
 		}
 	}
 	return client.IgnoreNotFound(b.writer.Delete(ctx, block, client.Preconditions{UID: &uid}))
-}
-
-// operation is one of a JSON patch.
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value string `json:"value,omitempty"`
 }

@@ -70,7 +70,7 @@ func (b *Backend) coilds(ctx context.Context) ([]corev1.Pod, error) {
 	var pods []corev1.Pod
 	for next := ""; ; {
 		var list corev1.PodList
-		err := b.live.List(ctx, &list, client.InNamespace(b.coild.Namespace), client.MatchingLabels(b.coild.Labels), client.Limit(page), client.Continue(next))
+		err := b.live.List(ctx, &list, client.InNamespace(b.coild.Namespace), client.MatchingLabels(b.coild.Labels), client.Limit(500), client.Continue(next))
 		if err != nil {
 			return nil, fmt.Errorf("listing the pods of coild: %w", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 
+	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -272,12 +273,6 @@ func (b *Backend) Record(ctx context.Context, p ipam.Place) (backends.Object, er
 	}, err
 }
 
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value,omitempty"`
-}
-
 // removal returns the JSON patch that takes the allocation out of the block as it was read; nil if it is not there.
 // Replacing the resourceVersion with the one that was read makes a stale patch a conflict.
 func removal(a ipam.Allocation, block v1alpha1.AddressBlock) ([]byte, error) {
@@ -285,9 +280,9 @@ func removal(a ipam.Allocation, block v1alpha1.AddressBlock) ([]byte, error) {
 	if err != nil || len(indexes) == 0 {
 		return nil, err
 	}
-	patch := []operation{{"replace", "/metadata/resourceVersion", block.ResourceVersion}}
+	patch := []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/metadata/resourceVersion", block.ResourceVersion)}
 	for _, i := range slices.Backward(indexes) {
-		patch = append(patch, operation{"remove", fmt.Sprintf("/spec/allocations/%d", i), nil})
+		patch = append(patch, jsonpatch.NewOperation("remove", fmt.Sprintf("/spec/allocations/%d", i), nil))
 	}
 	return json.Marshal(patch)
 }
@@ -408,9 +403,9 @@ func (b *Backend) letGo(ctx context.Context, block ipam.Block) error {
 	err := b.live.Get(ctx, types.NamespacedName{Name: block.Name}, &object)
 	if i := slices.Index(object.Finalizers, v1alpha1.BlockFinalizer); err == nil && i >= 0 && string(object.UID) == block.UID && object.DeletionTimestamp != nil {
 		var patch []byte
-		patch, err = json.Marshal([]operation{
-			{"replace", "/metadata/resourceVersion", object.ResourceVersion},
-			{"remove", fmt.Sprintf("/metadata/finalizers/%d", i), nil},
+		patch, err = json.Marshal([]jsonpatch.Operation{
+			jsonpatch.NewOperation("replace", "/metadata/resourceVersion", object.ResourceVersion),
+			jsonpatch.NewOperation("remove", fmt.Sprintf("/metadata/finalizers/%d", i), nil),
 		})
 		if err == nil {
 			err = b.writer.Patch(ctx, &object, client.RawPatch(types.JSONPatchType, patch))

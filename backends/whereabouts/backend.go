@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -73,6 +74,10 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 
 // Name implements backends.Backend.
 func (b *Backend) Name() string { return Name }
+
+func (b *Backend) source() foreign.Source {
+	return foreign.Source{Cached: b.cached, Live: b.live}
+}
 
 // Allocations implements backends.Backend.
 func (b *Backend) Allocations(ctx context.Context) ([]ipam.Allocation, error) {

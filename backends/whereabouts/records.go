@@ -10,15 +10,11 @@ import (
 	"strconv"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
-
-// page is how many objects are asked for at a time, live.
-const page = 500
 
 // pool is an IPPool, read.
 type pool struct {
@@ -237,37 +233,13 @@ func loose(r *OverlappingRangeIPReservation, spots []spot) ipam.Allocation {
 	return a
 }
 
-// lists returns all pages of a list; a cache has one. What a cache returns must not be changed.
-func lists[T any, L interface {
-	*T
-	client.ObjectList
-}](ctx context.Context, b *Backend, live bool, options ...client.ListOption) ([]T, error) {
-	reader := b.cached
-	if live {
-		reader, options = b.live, append(options, client.Limit(page))
-	} else {
-		options = append(options, client.UnsafeDisableDeepCopy)
-	}
-	var pages []T
-	for next := ""; ; {
-		var list T
-		if err := reader.List(ctx, L(&list), append(options, client.Continue(next))...); err != nil {
-			return nil, err
-		}
-		pages = append(pages, list)
-		if next = L(&list).GetContinue(); next == "" || !live {
-			return pages, nil
-		}
-	}
-}
-
 // readPools lists the IPPools that the options select.
 func (b *Backend) readPools(ctx context.Context, live bool, options ...client.ListOption) (pools, error) {
 	v, err := b.readVocabulary(ctx, live)
 	if err != nil {
 		return pools{}, err
 	}
-	pages, err := lists[IPPoolList](ctx, b, live, append(options, client.InNamespace(b.namespace))...)
+	pages, err := foreign.Lists[IPPoolList](ctx, b.source(), live, append(options, client.InNamespace(b.namespace))...)
 	if err != nil {
 		return pools{}, fmt.Errorf("listing IPPools: %w", err)
 	}
@@ -282,7 +254,7 @@ func (b *Backend) readPools(ctx context.Context, live bool, options ...client.Li
 
 // readReservations lists the reservations that the options select.
 func (b *Backend) readReservations(ctx context.Context, live bool, options ...client.ListOption) ([]*OverlappingRangeIPReservation, error) {
-	pages, err := lists[OverlappingRangeIPReservationList](ctx, b, live, append(options, client.InNamespace(b.namespace))...)
+	pages, err := foreign.Lists[OverlappingRangeIPReservationList](ctx, b.source(), live, append(options, client.InNamespace(b.namespace))...)
 	if err != nil {
 		return nil, fmt.Errorf("listing OverlappingRangeIPReservations: %w", err)
 	}
@@ -311,8 +283,8 @@ func (b *Backend) readVocabulary(ctx context.Context, live bool) (vocabulary, er
 	if served := b.optional.NetworkAttachmentDefinitions; served == nil || !served() {
 		return v, nil
 	}
-	pages, err := lists[NetworkAttachmentDefinitionList](ctx, b, live)
-	if err != nil && !unserved(err) {
+	pages, err := foreign.Lists[NetworkAttachmentDefinitionList](ctx, b.source(), live)
+	if err != nil && !foreign.Unserved(err) {
 		return v, fmt.Errorf("listing NetworkAttachmentDefinitions: %w", err)
 	}
 	for _, list := range pages {
@@ -330,8 +302,8 @@ func (b *Backend) readSlices(ctx context.Context, live bool) ([]NodeSlicePool, e
 	if served := b.optional.NodeSlicePools; served == nil || !served() {
 		return nil, nil
 	}
-	pages, err := lists[NodeSlicePoolList](ctx, b, live, client.InNamespace(b.namespace))
-	if err != nil && !unserved(err) {
+	pages, err := foreign.Lists[NodeSlicePoolList](ctx, b.source(), live, client.InNamespace(b.namespace))
+	if err != nil && !foreign.Unserved(err) {
 		return nil, fmt.Errorf("listing NodeSlicePools: %w", err)
 	}
 	var found []NodeSlicePool
@@ -340,9 +312,6 @@ func (b *Backend) readSlices(ctx context.Context, live bool) ([]NodeSlicePool, e
 	}
 	return found, nil
 }
-
-// unserved tells whether the error says that the API server has no such kind.
-func unserved(err error) bool { return meta.IsNoMatchError(err) || apierrors.IsNotFound(err) }
 
 // networkNames returns the networks that a CNI configuration, or a list of them, has whereabouts give addresses of. One
 // that cannot be read has none.

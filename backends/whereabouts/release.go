@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 
+	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/backends"
+	"github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/ipam"
 )
 
@@ -112,24 +114,18 @@ func (b *Backend) holdingIn(ctx context.Context, a ipam.Allocation, name string)
 	return spots, nil
 }
 
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value,omitempty"`
-}
-
 // remove takes a hand-out's entries out of one IPPool, and returns those that it took. It does not hold on to the
 // pool's revision, which every neighbour changes: the entry itself is compared.
 func (b *Backend) remove(ctx context.Context, a ipam.Allocation, spots []spot) ([]spot, error) {
 	name := spots[0].pool.Name
 	for attempt := 1; ; attempt++ {
-		var patch []operation
+		var patch []jsonpatch.Operation
 		for _, s := range spots {
 			path := "/spec/allocations/" + strconv.Itoa(s.offset)
 			patch = append(patch,
-				operation{"test", path + "/id", idOf(a)},
-				operation{"test", path + "/podref", refOf(a.Owner)},
-				operation{"remove", path, nil})
+				jsonpatch.NewOperation("test", path+"/id", idOf(a)),
+				jsonpatch.NewOperation("test", path+"/podref", refOf(a.Owner)),
+				jsonpatch.NewOperation("remove", path, nil))
 		}
 		written := b.patch(ctx, name, patch)
 		if written == nil {
@@ -142,18 +138,14 @@ func (b *Backend) remove(ctx context.Context, a ipam.Allocation, spots []spot) (
 			return nil, errors.Join(written, err)
 		case err != nil, len(left) == 0:
 			return nil, err
-		case !refused(written), attempt == attempts:
+		case !foreign.Refused(written), attempt == attempts:
 			return nil, written
 		}
 		spots = left
 	}
 }
 
-// refused tells whether the API server refused a patch because of what the object was then: a test that fails and a
-// path that is not there are invalid, a revision that has passed is a conflict.
-func refused(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsConflict(err) }
-
-func (b *Backend) patch(ctx context.Context, name string, operations []operation) error {
+func (b *Backend) patch(ctx context.Context, name string, operations []jsonpatch.Operation) error {
 	patch, err := json.Marshal(operations)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/oakum-dev/oakum/backends"
@@ -59,10 +60,10 @@ func (b *Backend) Repair(ctx context.Context, a ipam.Allocation) error {
 
 // addition returns the patch that adds an entry to the pool as it was read. Nothing in a JSON patch tests that a path is
 // absent, so it holds on to the pool's revision.
-func addition(s spot, e Entry) []operation {
-	patch := []operation{{"replace", "/metadata/resourceVersion", s.pool.ResourceVersion}}
+func addition(s spot, e Entry) []jsonpatch.Operation {
+	patch := []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/metadata/resourceVersion", s.pool.ResourceVersion)}
 	if s.pool.Spec.Allocations == nil {
-		patch = append(patch, operation{"add", "/spec/allocations", struct{}{}})
+		patch = append(patch, jsonpatch.NewOperation("add", "/spec/allocations", struct{}{}))
 	}
-	return append(patch, operation{"add", "/spec/allocations/" + strconv.Itoa(s.offset), e})
+	return append(patch, jsonpatch.NewOperation("add", "/spec/allocations/"+strconv.Itoa(s.offset), e))
 }
