@@ -19,6 +19,7 @@ import (
 	"github.com/oakum-dev/oakum/backends/coil"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/finalizers"
+	"github.com/oakum-dev/oakum/ipam"
 	"github.com/oakum-dev/oakum/webhooks"
 )
 
@@ -183,16 +184,43 @@ func (h *house) calico() []foreign {
 	of := func(served schema.GroupVersion, record ctrlclient.Object) foreign {
 		return foreign{
 			name: calico.Name, settings: settings.Backend, kinds: []schema.GroupVersionKind{served.WithKind("IPAMBlock")},
-			open: func(ctx context.Context, _ parts) (backends.Backend, error) {
+			open: func(ctx context.Context, p parts) (backends.Backend, error) {
 				if err := calico.Index(ctx, h.mgr.GetFieldIndexer(), served); err != nil {
 					return nil, err
 				}
 				// What is compared with the clock was stamped by the API server.
 				now := func() time.Time { return h.clock().Wall }
-				return calico.New(client, live, client, served, h.settings.Audit.GracePeriod.Duration, now), nil
+				records := calico.New(client, live, client, served, h.settings.Audit.GracePeriod.Duration, now)
+				h.serveCalico(records, served, webhooks.NewEffects(calico.Name, settings.Backend, p.admission, p.recorder))
+				return records, nil
 			},
 			record: record, named: calico.Pods,
 		}
 	}
 	return []foreign{of(calico.V1, &calico.IPAMBlock{}), of(calico.V3, &calico.IPAMBlockV3{})}
+}
+
+// serveCalico serves the webhooks of Calico's claims and pools in the group that is served.
+func (h *house) serveCalico(records *calico.Backend, served schema.GroupVersion, effects webhooks.Effects) {
+	serve := func(path string, handler admission.Handler) {
+		h.mgr.GetWebhookServer().Register(path, &admission.Webhook{Handler: handler})
+	}
+	serve(webhooks.ValidatePath(served.WithKind("BlockAffinity")), webhooks.Affinity{
+		Kind: "BlockAffinity", Resource: "blockaffinities", Read: records.ReadAffinity, Known: records.KnowsAffinity,
+		Blocks: records.AffineBlocks, Block: records.AffineBlock, Live: h.mgr.GetAPIReader(),
+		Wish: "cni.projectcalico.org/ipAddrs", Effects: effects,
+	})
+	serve(webhooks.ValidatePath(served.WithKind("IPPool")), webhooks.RangePool{
+		Kind: "IPPool", Resource: "ippools", Field: "spec.cidr", Read: records.ReadPool, Pools: records.Pools, Effects: effects,
+	})
+	if served != calico.V1 {
+		return // A finalizer of Calico's own holds the pool.
+	}
+	serve(webhooks.DeleteCalicoPoolPath, webhooks.UsedPool{
+		Kind: "IPPool", Resource: "ippools", Effects: effects,
+		Held: func(ctx context.Context) ([]ipam.Allocation, error) {
+			held, err := records.Allocations(ctx)
+			return slices.DeleteFunc(held, func(a ipam.Allocation) bool { return a.Owner.Kind == ipam.OwnerExternal }), err
+		},
+	})
 }

@@ -7,6 +7,7 @@ package webhooks
 import (
 	"context"
 	"encoding/json"
+	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,12 +33,14 @@ const (
 	// ValidateCoilPoolPath and ValidateCoilBlockPath are those of Coil's pools and blocks.
 	ValidateCoilPoolPath  = "/validate-coil-cybozu-com-v2-addresspool"
 	ValidateCoilBlockPath = "/validate-coil-cybozu-com-v2-addressblock"
-	// ValidateCalicoAffinityPath, ValidateCalicoPoolPath and DeleteCalicoPoolPath are those of Calico's claims to blocks
-	// and of its pools, in both of its API groups.
-	ValidateCalicoAffinityPath = "/validate-projectcalico-org-blockaffinity"
-	ValidateCalicoPoolPath     = "/validate-projectcalico-org-ippool"
-	DeleteCalicoPoolPath       = "/validate-projectcalico-org-ippool-deletion"
+	// DeleteCalicoPoolPath is that of the deletion of Calico's pools in the one group in which nothing else holds them.
+	DeleteCalicoPoolPath = "/validate-crd-projectcalico-org-v1-ippool-deletion"
 )
+
+// ValidatePath is that of a kind which may be there in several groups, as Calico's are.
+func ValidatePath(kind schema.GroupVersionKind) string {
+	return "/validate-" + strings.ReplaceAll(kind.Group, ".", "-") + "-" + kind.Version + "-" + strings.ToLower(kind.Kind)
+}
 
 // Register serves the native webhooks and that of pods. The scheme must know ipam.oakum.dev/v1alpha1.
 func Register(server webhook.Server, scheme *runtime.Scheme, pools AddressPool, blocks AddressBlock, pods Pod) {

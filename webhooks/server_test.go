@@ -17,6 +17,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -219,4 +220,8 @@ func FuzzAdmissionReview(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestValidatePath(t *testing.T) {
+	expect(t, "path", "/validate-crd-projectcalico-org-v1-ippool", ValidatePath(schema.GroupVersionKind{Group: "crd.projectcalico.org", Version: "v1", Kind: "IPPool"}))
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -55,16 +54,5 @@ func TestUsedPool(t *testing.T) {
 			got := w.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Name: tt.pool, DryRun: &tt.dryRun}})
 			expect(t, "reply", tt.want, replied(got, recorder))
 		})
-	}
-}
-
-func TestGroup(t *testing.T) {
-	refuse := admission.HandlerFunc(func(context.Context, admission.Request) admission.Response { return admission.Denied("no") })
-	w := Group{Name: "crd.projectcalico.org", Handler: refuse}
-	for group, want := range map[string]bool{"crd.projectcalico.org": false, "projectcalico.org": true} {
-		req := admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Kind: metav1.GroupVersionKind{Group: group, Kind: "IPPool"}}}
-		if got := w.Handle(t.Context(), req); got.Allowed != want {
-			t.Errorf("a write in %s: admitted is %t", group, got.Allowed)
-		}
 	}
 }
