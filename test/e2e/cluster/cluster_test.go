@@ -385,6 +385,17 @@ func (c *Cluster) left(t *testing.T) []string {
 			left = append(left, "mount "+strings.TrimSpace(line))
 		}
 	}
+	// A container's command line names no folder of ours, but its root is one.
+	roots, err := filepath.Glob("/proc/[0-9]*/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range roots {
+		list, _ := os.ReadFile(file)
+		if root, _, _ := strings.Cut(string(list), "\n"); strings.Contains(root, c.dir+"/") {
+			left = append(left, "container "+root)
+		}
+	}
 	for _, pattern := range []string{"/sys/fs/cgroup/" + c.cgroup(), "/sys/fs/cgroup/*/" + c.cgroup(), c.sockets()} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {

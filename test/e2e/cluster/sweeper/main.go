@@ -119,6 +119,11 @@ func (s sweeper) try() (left bool, err error) {
 		return true, err
 	}
 	pids = append(pids, inside...)
+	contained, theirs, err := s.containers()
+	if err != nil {
+		return true, err
+	}
+	pids, cgroups = append(pids, contained...), append(cgroups, theirs...)
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // It may have ended by itself.
 	}
@@ -170,6 +175,39 @@ func (s sweeper) processes() ([]int, error) {
 		}
 	}
 	return pids, nil
+}
+
+// containers lists the processes whose root is a snapshot below the folder, and their cgroups. Where the kubelet does not
+// choose, containerd puts containers into a cgroup that all clusters share.
+func (s sweeper) containers() (pids []int, cgroups []string, err error) {
+	files, err := filepath.Glob("/proc/[0-9]*/mountinfo")
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, file := range files {
+		list, err := os.ReadFile(file)
+		if err != nil {
+			continue // It has ended.
+		}
+		within := slices.ContainsFunc(strings.Split(string(list), "\n"), func(line string) bool {
+			fields := strings.Fields(line)
+			return len(fields) > 4 && fields[4] == "/" && strings.HasPrefix(fields[3], s.folder+"/")
+		})
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil || !within {
+			continue
+		}
+		pids = append(pids, pid)
+		own, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cgroup")) // It may have ended by now.
+		for line := range strings.Lines(string(own)) {
+			hierarchy, path, _ := strings.Cut(strings.TrimSpace(line), ":/")
+			if _, controller, ok := strings.Cut(hierarchy, ":"); ok && path != "" {
+				controller = strings.TrimPrefix(controller, "name=")
+				cgroups = append(cgroups, filepath.Join("/sys/fs/cgroup", controller, path))
+			}
+		}
+	}
+	return pids, cgroups, nil
 }
 
 // below tells whether a text names one of the folders or something below.
