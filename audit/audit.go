@@ -49,6 +49,8 @@ type Auditor struct {
 	Metrics  Metrics
 	// Identity is this process in the report.
 	Identity string
+	// PodsHeld: pods are held on behalf of another backend.
+	PodsHeld bool
 	// Held are the lists in which no object carries a finalizer of ours any more when the mode is not Enforce.
 	Held []schema.GroupVersionKind
 	// Gone tells of owners that were deleted.
@@ -561,7 +563,7 @@ func (a *Auditor) restart(ctx context.Context, alloc ipam.Allocation) error {
 	case err != nil:
 		return fmt.Errorf("restarting what has %s on node %q: %w", alloc.Handle, alloc.Owner.Node, err)
 	case refusal != "":
-		a.Log.Info("not restarted", append(fields(alloc, again.Verdict), "why", refusal)...)
+		a.Log.V(1).Info("not restarted", append(fields(alloc, again.Verdict), "why", refusal)...)
 		return nil
 	}
 	a.Log.Info("restarted its program", fields(alloc, again.Verdict)...)

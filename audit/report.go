@@ -206,6 +206,10 @@ func (a *Auditor) clearedCondition(ctx context.Context) (metav1.Condition, error
 		}
 		a.cleared = left == 0
 	}
+	if left == 0 && a.PodsHeld {
+		c.Reason, c.Message = string(v1alpha1.ReasonStillWanted), "pods are held on behalf of another backend, whose mode is Enforce"
+		return c, nil
+	}
 	if left > 0 {
 		c.Reason, c.Message = string(v1alpha1.ReasonSomeRemain), fmt.Sprintf("%d objects carry a finalizer of Oakum's", left)
 		return c, nil
@@ -271,7 +275,7 @@ func (a *Auditor) about(ctx context.Context, alloc ipam.Allocation) *corev1.Obje
 func fields(alloc ipam.Allocation, v ipam.Verdict) []any {
 	p := alloc.Places[0]
 	return []any{
-		"backend", alloc.Backend, "pool", p.Pool, "block", p.Block, "address", alloc.AddressText(), "handle", alloc.Handle,
+		"pool", p.Pool, "block", p.Block, "address", alloc.AddressText(), "handle", alloc.Handle,
 		"owner", alloc.Owner.String(), "node", alloc.Owner.Node, "verdict", v.Disposition, "reason", v.Reason, "evidence", v.Evidence, "detail", v.Detail,
 	}
 }

@@ -238,9 +238,9 @@ func TestEveryReleaseIsExplained(t *testing.T) { // I9
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	lines := []string{
-		`"level"=0 "msg"="released" "backend"="native" "pool"="default" "block"="b0" "address"="10.0.0.1" "handle"="ended-eth0"` +
+		`"level"=0 "msg"="released" "pool"="default" "block"="b0" "address"="10.0.0.1" "handle"="ended-eth0"` +
 			` "owner"="Pod default/ended (uid uid-ended)" "node"="n1" "verdict"="Free" "reason"="EndReported" "evidence"="E2" "detail"="` + end + `"`,
-		`"level"=0 "msg"="released" "backend"="native" "pool"="default" "block"="b0" "address"="10.0.0.2,10.0.0.3" "handle"="gone-eth0"` +
+		`"level"=0 "msg"="released" "pool"="default" "block"="b0" "address"="10.0.0.2,10.0.0.3" "handle"="gone-eth0"` +
 			` "owner"="Pod default/gone (uid uid-gone)" "node"="n1" "verdict"="Orphan" "reason"="OwnerGone" "evidence"="E10" "detail"="Pod default/gone (uid uid-gone) does not exist"`,
 	}
 	var released []string
@@ -344,5 +344,16 @@ func TestMetrics(t *testing.T) {
 	}
 	if _, err := audit.NewMetrics(d.registry, nil, nil); err == nil {
 		t.Error("metrics can be registered twice")
+	}
+}
+
+// Pods that another backend holds are not this one's to let go, but Oakum is not to be removed either.
+func TestFinalizersAreNotClearedWhileAnotherBackendHoldsPods(t *testing.T) {
+	d := sit(t, interceptor.Funcs{})
+	d.Mode, d.PodsHeld = config.ModeObserve, true
+	d.audits()
+	want := "False StillWanted: pods are held on behalf of another backend, whose mode is Enforce"
+	if got := d.conditions()["FinalizersCleared"]; got != want {
+		t.Errorf("FinalizersCleared is %q, want %q", got, want)
 	}
 }

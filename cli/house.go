@@ -267,7 +267,7 @@ func (h *house) watch(records backends.Backend, settings config.Backend, restart
 	return h.mgr.Add(&audit.Auditor{
 		Backend: records, Witness: p.witness, Clock: h.clock, Mode: settings.Mode, Settings: h.settings.Audit,
 		Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Log: h.log.WithName("audit").WithValues("backend", records.Name()),
-		Recorder: p.recorder, Metrics: p.audits, Identity: p.identity, Gone: gone, Held: h.heldFor(records.Name()), Restart: restart,
+		Recorder: p.recorder, Metrics: p.audits, Identity: p.identity, Gone: gone, Held: h.heldFor(records.Name()), PodsHeld: h.holdsPods() && settings.Mode != config.ModeEnforce, Restart: restart,
 	})
 }
 

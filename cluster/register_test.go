@@ -125,7 +125,7 @@ func TestLiveLookAtABlockSeesThePodsOfItsNode(t *testing.T) {
 		}
 		s.pods.Add(pod("web-0", "n1", "u1"))
 		synctest.Wait()
-		for node, want := range map[string]ipam.Reason{"n1": ipam.Starting, "n2": ipam.Unused} {
+		for node, want := range map[string]ipam.Reason{"n1": ipam.PodWaits, "n2": ipam.Unused} {
 			world, err := s.LiveLook(t.Context(), block(node))
 			check(t, err)
 			if got := ipam.Judge(block(node), world); got.Reason != want {

@@ -74,6 +74,8 @@ const (
 	Unused Reason = "Unused"
 	// Unnamed: the node exists, and does not name the address as its own.
 	Unnamed Reason = "Unnamed"
+	// PodWaits: no pod names an address of it, and one on its node waits for an address.
+	PodWaits Reason = "PodWaits"
 	// NoAddress: the pod has no address of its own: it shares its node's (E0).
 	NoAddress Reason = "NoAddress"
 )
@@ -226,7 +228,7 @@ func (w World) ofAgent(a Allocation) Verdict {
 	case a.Pending:
 		return verdict(Keep, Starting, "E13", "node %q asked for it a moment ago", node)
 	case w.waiting[node] != "":
-		return verdict(Keep, Starting, "E13", "%s on node %q has no address yet, and may get one of these", w.waiting[node], node)
+		return verdict(Keep, PodWaits, "E13", "%s on node %q has no address yet, and may get one of these", w.waiting[node], node)
 	}
 	return verdict(Stranded, Unused, "E10", "no pod has an address of it, and none on node %q waits for one", node)
 }

@@ -440,7 +440,7 @@ func TestJudge(t *testing.T) {
 		"E13 a block may be for a pod that waits on its node": {
 			record:   agents(),
 			observed: seen(nodes(ready("n1")), web(pending, naming())),
-			want:     Verdict{Keep, Starting, "E13", `pod default/web-0 on node "n1" has no address yet, and may get one of these`, false},
+			want:     Verdict{Keep, PodWaits, "E13", `pod default/web-0 on node "n1" has no address yet, and may get one of these`, false},
 		},
 		"E13 a block that was just asked for is in use": {
 			record:   asked(agents()),
