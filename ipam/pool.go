@@ -179,10 +179,19 @@ func (p Pool) CheckOverlap(others []Pool) []Problem {
 		}
 		problems = append(problems, p.overlaps(o, func(int, int) bool { return true },
 			func(string) string {
-				return fmt.Sprintf("%s %q of network %q", cmp.Or(o.Kind, "AddressPool"), o.Name, o.Network)
+				return o.text()
 			})...)
 	}
 	return problems
+}
+
+// text names the pool for people.
+func (p Pool) text() string {
+	text := fmt.Sprintf("%s %q", cmp.Or(p.Kind, "AddressPool"), p.Name)
+	if p.Network != "" {
+		text += fmt.Sprintf(" of network %q", p.Network)
+	}
+	return text
 }
 
 // overlaps compares each prefix of p with each of o for which compare says so. Two subnets that overlap in both

@@ -23,7 +23,7 @@ func TestRangePool(t *testing.T) {
 	pool := func(name, network, prefix string) ipam.Pool {
 		return ipam.Pool{Kind: "IPPool", Name: name, Network: network, Subnets: []ipam.Subnet{{IPv4: netip.MustParsePrefix(prefix)}}}
 	}
-	const overlap = `pool-overlap: spec.range: Invalid value: "10.0.0.0/24": must not overlap IPPool "wide" of network "" (10.0.0.0/16)`
+	const overlap = `pool-overlap: spec.range: Invalid value: "10.0.0.0/24": must not overlap IPPool "wide" (10.0.0.0/16)`
 	wide, elsewhere := pool("wide", "", "10.0.0.0/16"), pool("wide", "blue", "10.0.0.0/16")
 	fire := errors.New("the API server is on fire")
 	type answer struct {

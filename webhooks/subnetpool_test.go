@@ -18,8 +18,8 @@ import (
 
 func TestSubnetPool(t *testing.T) { // B36
 	const (
-		wide   = `pool-overlap: spec.subnets[0].ipv4: Invalid value: "10.0.0.0/24": must not overlap Coil AddressPool "wide" of network "" (10.0.0.0/16)`
-		second = `pool-overlap: spec.subnets[1].ipv4: Invalid value: "10.0.1.0/24": must not overlap Coil AddressPool "wide" of network "" (10.0.0.0/16)`
+		wide   = `pool-overlap: spec.subnets[0].ipv4: Invalid value: "10.0.0.0/24": must not overlap Coil AddressPool "wide" (10.0.0.0/16)`
+		second = `pool-overlap: spec.subnets[1].ipv4: Invalid value: "10.0.1.0/24": must not overlap Coil AddressPool "wide" (10.0.0.0/16)`
 		itself = `pool-overlap: spec.subnets[1].ipv4: Invalid value: "10.0.0.0/24": must not overlap itself`
 	)
 	pool := func(name string, prefixes ...string) ipam.Pool {

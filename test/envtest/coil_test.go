@@ -219,7 +219,7 @@ func testCoilRules(s *scene) {
 	})
 	t.Run("pools", func(t *testing.T) {
 		s := s.in(t)
-		const overlap = `pool-overlap: spec.subnets[%d].ipv4: Invalid value: "%s": must not overlap Coil AddressPool "NAME" of network "" (10.60.0.0/24)`
+		const overlap = `pool-overlap: spec.subnets[%d].ipv4: Invalid value: "%s": must not overlap Coil AddressPool "NAME" (10.60.0.0/24)`
 		pool := pooled(s.name+"-too", "10.60.0.0/16")
 		s.soon(deny("addresspools", fmt.Sprintf(overlap, 0, "10.60.0.0/16")), func() error { return s.client.Create(t.Context(), pool.DeepCopy(), client.DryRunAll) })
 		pool = pooled(s.name+"-too", "10.61.0.0/16")
