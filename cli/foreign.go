@@ -27,8 +27,8 @@ import (
 type foreign struct {
 	name     string
 	settings config.Backend
-	// kinds must all be served.
-	kinds []schema.GroupVersionKind
+	// kinds must all be served, and rivals must not: where they are, somebody else's records are the ones that count.
+	kinds, rivals []schema.GroupVersionKind
 	// open prepares the cache, connects what this backend alone has, and returns it.
 	open func(ctx context.Context, p parts) (backends.Backend, error)
 	// restart: a program that has what nobody uses is restarted.
@@ -44,7 +44,7 @@ func (h *house) admit(ctx context.Context, p parts, all ...foreign) error {
 		if f.settings.Mode == config.ModeOff {
 			continue
 		}
-		if h.served(f.kinds) {
+		if h.ready(f) {
 			if err := h.takeIn(ctx, p, f); err != nil {
 				return fmt.Errorf("taking in %s: %w", f.name, err)
 			}
@@ -52,7 +52,7 @@ func (h *house) admit(ctx context.Context, p parts, all ...foreign) error {
 		}
 		h.log.Info("inactive: its kinds are not installed", "backend", f.name)
 		err := h.mgr.Add(everywhere(func(ctx context.Context) error {
-			err := wait.PollUntilContextCancel(ctx, appearance, false, func(context.Context) (bool, error) { return h.served(f.kinds), nil })
+			err := wait.PollUntilContextCancel(ctx, appearance, false, func(context.Context) (bool, error) { return h.ready(f), nil })
 			if err != nil {
 				return nil //nolint:nilerr // The only error is that the context ended.
 			}
@@ -67,6 +67,11 @@ func (h *house) admit(ctx context.Context, p parts, all ...foreign) error {
 
 // appearance is how often kinds that are not served are asked for.
 const appearance = 10 * time.Second
+
+// ready tells whether a foreign backend can be taken in.
+func (h *house) ready(f foreign) bool {
+	return h.served(f.kinds) && (len(f.rivals) == 0 || !h.served(f.rivals))
+}
 
 // served tells whether the API server serves every one of the kinds. A failure counts as no: it is asked again.
 func (h *house) served(kinds []schema.GroupVersionKind) bool {
@@ -177,13 +182,13 @@ func (h *house) coil() foreign {
 	}
 }
 
-// calico are the backend of that name over its records in either group. Just one of them is ever served.
+// calico are the backend of that name over its records in either group. While a migration has both, the older one counts.
 func (h *house) calico() []foreign {
 	settings := h.settings.Backends.Calico
 	client, live := h.mgr.GetClient(), h.mgr.GetAPIReader()
-	of := func(served schema.GroupVersion, record ctrlclient.Object) foreign {
+	of := func(served schema.GroupVersion, record ctrlclient.Object, rivals ...schema.GroupVersionKind) foreign {
 		return foreign{
-			name: calico.Name, settings: settings.Backend, kinds: []schema.GroupVersionKind{served.WithKind("IPAMBlock")},
+			name: calico.Name, settings: settings.Backend, kinds: []schema.GroupVersionKind{served.WithKind("IPAMBlock")}, rivals: rivals,
 			open: func(ctx context.Context, p parts) (backends.Backend, error) {
 				if err := calico.Index(ctx, h.mgr.GetFieldIndexer(), served); err != nil {
 					return nil, err
@@ -197,7 +202,7 @@ func (h *house) calico() []foreign {
 			record: record, named: calico.Pods,
 		}
 	}
-	return []foreign{of(calico.V1, &calico.IPAMBlock{}), of(calico.V3, &calico.IPAMBlockV3{})}
+	return []foreign{of(calico.V1, &calico.IPAMBlock{}), of(calico.V3, &calico.IPAMBlockV3{}, calico.V1.WithKind("IPAMBlock"))}
 }
 
 // serveCalico serves the webhooks of Calico's claims and pools in the group that is served.

@@ -186,7 +186,7 @@ func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) 
 
 // calicoRecords are Calico's as they are now, for who looks once.
 func calicoRecords(c client.Client, served schema.GroupVersion) *calico.Backend {
-	return calico.New(c, c, c, served, youngHandle, time.Now)
+	return calico.New(nil, c, c, served, youngHandle, time.Now)
 }
 
 // youngHandle is how old an IPAMHandle must be before the command line touches it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/oakum-dev/oakum/backends"
 	"github.com/oakum-dev/oakum/ipam"
@@ -36,11 +37,7 @@ func (b *Backend) ReadAffinity(ctx context.Context, raw []byte) (ipam.Affinity, 
 	if err != nil {
 		return ipam.Affinity{}, err
 	}
-	claim := ipam.Affinity{Holder: ipam.Holder{Name: object.host()}, Block: cidr.Masked(), Pool: onlyPoolOf(pools, cidr.Masked())}
-	if claim.Holder.Name == "" {
-		claim.Holder = ipam.Holder{Name: object.Spec.Node, Virtual: true}
-	}
-	return claim, nil
+	return ipam.Affinity{Holder: object.holder(), Block: cidr.Masked(), Pool: onlyPoolOf(pools, cidr.Masked())}, nil
 }
 
 // KnowsAffinity tells whether there is a claim of that name, from a cache that may lag.
@@ -93,9 +90,13 @@ func (b *Backend) affine(ctx context.Context, blocks []record, claims []*BlockAf
 	if err != nil {
 		return nil, err
 	}
-	confirmed := map[string]bool{}
+	type claim struct {
+		holder ipam.Holder
+		block  string
+	}
+	confirmed := map[claim]bool{}
 	for _, c := range claims {
-		confirmed[c.host()+" "+c.block()] = !bool(c.Spec.Deleted) && (c.Spec.State == Confirmed || c.Spec.State == "")
+		confirmed[claim{c.holder(), c.block()}] = !bool(c.Spec.Deleted) && (c.Spec.State == Confirmed || c.Spec.State == "")
 	}
 	var found []ipam.AffineBlock
 	for _, r := range blocks {
@@ -104,10 +105,7 @@ func (b *Backend) affine(ctx context.Context, blocks []record, claims []*BlockAf
 		}
 		block := ipam.AffineBlock{
 			Name: r.Name, Prefix: r.cidr, Pool: onlyPoolOf(pools, r.cidr),
-			Holder: ipam.Holder{Name: r.node()}, Confirmed: confirmed[r.node()+" "+blockName(r.cidr)],
-		}
-		if block.Holder.Name == "" && r.Spec.Affinity != "" {
-			block.Holder = ipam.Holder{Name: r.Spec.Affinity, Virtual: true}
+			Holder: r.holder(), Confirmed: confirmed[claim{r.holder(), blockName(r.cidr)}],
 		}
 		for o := range min(len(r.Spec.Allocations), r.size()) {
 			if addr := r.addr(o); r.untaken(o) && !slices.ContainsFunc(pools, func(p ipam.Pool) bool { return reserves(p, addr) }) {
@@ -117,6 +115,17 @@ func (b *Backend) affine(ctx context.Context, blocks []record, claims []*BlockAf
 		found = append(found, block)
 	}
 	return found, nil
+}
+
+// holder returns who claims a block.
+func (a *BlockAffinity) holder() ipam.Holder {
+	return ipam.Holder{Name: a.Spec.Node, Virtual: a.host() == ""}
+}
+
+// holder returns whose a block is; zero if it is nobody's.
+func (r record) holder() ipam.Holder {
+	kind, name, _ := strings.Cut(r.Spec.Affinity, ":")
+	return ipam.Holder{Name: name, Virtual: name != "" && kind+":" != hosts}
 }
 
 func reserves(p ipam.Pool, addr netip.Addr) bool {

@@ -34,6 +34,25 @@ func TestAffineBlocks(t *testing.T) {
 	}
 }
 
+// A claim of no node and the block that it has led to name the same holder.
+func TestAffineBlocksOfNoNode(t *testing.T) {
+	s := newStore(t, calico.V1, blockOf("10.0.0.16/29", "virtual:load-balancer"), blockOf("10.0.0.24/29", ""))
+	got, err := s.backend.AffineBlocks(t.Context())
+	check(t, err)
+	holders := map[string]ipam.Holder{}
+	for _, b := range got {
+		holders[b.Name] = b.Holder
+	}
+	all, err := s.backend.ReadAffinity(t.Context(), []byte(`{"spec":{"node":"load-balancer","cidr":"10.0.0.16/29","type":"virtual"}}`))
+	check(t, err)
+	if holders["10-0-0-16-29"] != all.Holder || all.Holder != (ipam.Holder{Name: "load-balancer", Virtual: true}) {
+		t.Errorf("the block is of %+v, the claim %+v", holders["10-0-0-16-29"], all.Holder)
+	}
+	if nobody := holders["10-0-0-24-29"]; nobody != (ipam.Holder{}) {
+		t.Errorf("a block without affinity is of %+v", nobody)
+	}
+}
+
 func TestReadAffinity(t *testing.T) {
 	s := newStore(t, calico.V1)
 	tests := map[string]struct {

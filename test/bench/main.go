@@ -89,6 +89,9 @@ func measure(ctx context.Context, rounds int, file string, out io.Writer) (err e
 	if err != nil {
 		return err
 	}
+	if err := report.calico(ctx, with, without); err != nil {
+		return err
+	}
 	return report.releases(ctx, with, binary)
 }
 
