@@ -51,6 +51,9 @@ verify: bin/golangci-lint bin/kustomize ## check generated files, modules, forma
 	for folder in apis backends config docs; do git --no-pager diff --no-index "$$before/$$folder" $$folder || stale=yes; done; \
 	if [[ $${stale-} ]]; then echo 'The files above were stale. They are fresh now: commit them.' >&2; exit 1; fi
 	bin/kustomize build config/default > /dev/null
+	@whole=$$(mktemp -d -p config); trap 'rm -rf "$$whole"' EXIT; echo 'bin/kustomize build, with every component'; \
+	printf 'resources: [../default]\ncomponents: [../pods, ../whereabouts, ../coil, ../calico]\n' > "$$whole/kustomization.yaml"; \
+	bin/kustomize build "$$whole" > /dev/null
 	@for module in . tools/*/; do echo "go -C $$module mod tidy -diff"; go -C $$module mod tidy -diff; done
 	"$$(go env GOROOT)/bin/gofmt" -d .
 	go vet -tags e2e ./...
