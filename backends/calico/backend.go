@@ -45,7 +45,7 @@ type Backend struct {
 }
 
 // New returns the backend for the records of one group, V1 or V3: the one that the API server serves from CRDs. The cached
-// reader's cache must have been prepared with Index; the live one must have none.
+// reader's cache must have been prepared with Index; without a cache it is nil. The live one must have none.
 //
 // An IPAMHandle that is younger than the grace is not touched: who takes an address writes the handle before the block.
 // What is only put in order is seen twice, a grace apart on the clock of now.
@@ -175,7 +175,7 @@ func (b *Backend) get(ctx context.Context, live bool, o client.Object) error {
 }
 
 func (b *Backend) reader(live bool) client.Reader {
-	if live {
+	if live || b.cached == nil {
 		return b.live
 	}
 	return b.cached

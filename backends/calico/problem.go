@@ -156,8 +156,11 @@ func (b *Backend) wrongIn(r record) []fault {
 		}
 	}
 	for e := range r.entries() {
-		if e.owner == (ipam.Owner{}) {
+		switch {
+		case e.owner == (ipam.Owner{}):
 			wrong(ipam.AllocationUnowned, field(e.ordinal), "%s, handle %q: neither handle nor attributes tell whose it is, or they contradict each other: it is kept until somebody gives it back by hand", e.addr, e.handle)
+		case e.guessed:
+			wrong(ipam.AllocationUnowned, field(e.ordinal), "%s: neither handle nor attributes tell whose it is: that is settled when node %s, in whose block it lies, names its tunnel's address, or is gone", e.addr, e.owner.Node)
 		}
 	}
 	return faults

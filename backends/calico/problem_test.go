@@ -79,7 +79,10 @@ func TestProblems(t *testing.T) {
 		},
 		"an entry that tells no owner": {
 			objects: []string{blockOf(cidr, affinity, 1, "{secondary: {note: mine}}", 2, "{}")},
-			want:    []string{`allocation-unowned: IPAMBlock 10-0-0-8-29 spec.allocations[1]: 10.0.0.9, handle "": neither handle nor attributes tell whose it is, or they contradict each other: it is kept until somebody gives it back by hand`},
+			want: []string{
+				`allocation-unowned: IPAMBlock 10-0-0-8-29 spec.allocations[1]: 10.0.0.9, handle "": neither handle nor attributes tell whose it is, or they contradict each other: it is kept until somebody gives it back by hand`,
+				`allocation-unowned: IPAMBlock 10-0-0-8-29 spec.allocations[2]: 10.0.0.10: neither handle nor attributes tell whose it is: that is settled when node worker-3, in whose block it lies, names its tunnel's address, or is gone`,
+			},
 		},
 		"a handle of two owners": {
 			objects: []string{
@@ -130,9 +133,9 @@ func TestProblems(t *testing.T) {
 			mended:  true,
 		},
 		"one that is being given up, and whose block has been used since": {
-			objects: []string{blockOf(cidr, affinity, 1, "{}"), mine("pendingDeletion")},
+			objects: []string{blockOf(cidr, affinity, 1, web), handleOf("a.bc", cidr, 1), mine("pendingDeletion")},
 			want:    []string{"block-malformed: BlockAffinity worker-3-10-0-0-8-29 spec.state: is pendingDeletion, and stays so: Oakum confirms it if block 10.0.0.8/29 is of node worker-3, and else deletes it"},
-			mended:  true, left: []string{"BlockAffinity/worker-3-10-0-0-8-29 confirmed"},
+			mended:  true, left: []string{"BlockAffinity/worker-3-10-0-0-8-29 confirmed", "IPAMHandle/a.bc"},
 		},
 		"one that is being given up, and whose block is empty": {
 			objects: []string{blockOf(cidr, affinity), mine("pendingDeletion")},

@@ -14,7 +14,7 @@ const page = 500
 
 // Source is where records are read.
 type Source struct {
-	// Cached is a reader with a cache, Live one without.
+	// Cached is a reader with a cache, nil if there is none; Live is one without.
 	Cached, Live client.Reader
 	// As returns what a list is filled through, where the reader knows it as another type; nil for the list itself.
 	As func(client.ObjectList) client.ObjectList
@@ -26,7 +26,7 @@ func Lists[T any, L interface {
 	client.ObjectList
 }](ctx context.Context, from Source, live bool, options ...client.ListOption) ([]T, error) {
 	reader := from.Cached
-	if live {
+	if live = live || reader == nil; live {
 		reader, options = from.Live, append(options, client.Limit(page))
 	} else {
 		options = append(options, client.UnsafeDisableDeepCopy)

@@ -41,19 +41,24 @@ func (s *shelf) List(_ context.Context, list client.ObjectList, options ...clien
 func TestLists(t *testing.T) {
 	tests := map[string]struct {
 		live    bool
+		alone   bool
 		broken  int
 		want    []string
 		wantErr bool
 	}{
 		"live, page by page":             {live: true, want: []string{"0", "1", "2"}},
 		"a cache has one":                {want: []string{"0"}},
+		"page by page without a cache":   {alone: true, want: []string{"0", "1", "2"}},
 		"a page that is torn is no list": {live: true, broken: 2, wantErr: true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			cached, live := &shelf{}, &shelf{broken: tt.broken}
 			converted := 0
-			from := foreign.Source{Cached: cached, Live: live, As: func(l client.ObjectList) client.ObjectList { converted++; return l }}
+			from := foreign.Source{Live: live, As: func(l client.ObjectList) client.ObjectList { converted++; return l }}
+			if !tt.alone {
+				from.Cached = cached
+			}
 			pages, err := foreign.Lists[corev1.PodList](t.Context(), from, tt.live, client.InNamespace("a"))
 			if (err != nil) != tt.wantErr {
 				t.Fatal(err)
@@ -70,7 +75,7 @@ func TestLists(t *testing.T) {
 				t.Errorf("%d lists are filled through another one, want %d", converted, len(asked))
 			}
 			for _, o := range asked {
-				if limited, shared := o.Limit > 0, o.UnsafeDisableDeepCopy != nil; o.Namespace != "a" || limited != tt.live || shared == tt.live {
+				if limited, shared := o.Limit > 0, o.UnsafeDisableDeepCopy != nil; o.Namespace != "a" || limited != (tt.live || tt.alone) || shared == limited {
 					t.Errorf("asked with %+v", o)
 				}
 			}
