@@ -198,6 +198,7 @@ func (f finding) report() Report {
 			r.Pools[i].Blocks++
 		}
 	}
+	blocks := map[string]bool{} // those that are known by what is handed out of them
 	for _, j := range f.judged {
 		for _, place := range j.Allocation.Places {
 			i, ok := at[j.Allocation.Backend+"/"+place.Pool]
@@ -214,8 +215,9 @@ func (f finding) report() Report {
 			default:
 				p.InUse += size
 			}
-			if p.Backend == coil.Name {
-				p.Blocks++ // A hand-out is a block.
+			if block := p.Backend + "/" + place.Block; (p.Backend == coil.Name || p.Backend == calico.Name) && !blocks[block] {
+				blocks[block] = true
+				p.Blocks++
 			}
 		}
 	}

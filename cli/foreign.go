@@ -50,7 +50,9 @@ func (h *house) admit(ctx context.Context, p parts, all ...foreign) error {
 			}
 			continue
 		}
-		h.log.Info("inactive: its kinds are not installed", "backend", f.name)
+		if !h.served(f.rivals) || len(f.rivals) == 0 {
+			h.log.Info("inactive: its kinds are not installed", "backend", f.name)
+		}
 		err := h.mgr.Add(everywhere(func(ctx context.Context) error {
 			err := wait.PollUntilContextCancel(ctx, appearance, false, func(context.Context) (bool, error) { return h.ready(f), nil })
 			if err != nil {

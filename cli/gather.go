@@ -131,10 +131,10 @@ func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) 
 		{whereabouts.Name, whereabouts.GroupVersion.WithKind("IPPool"), func() ([]ipam.Allocation, error) {
 			served := func() bool { return true } // Else the answer says so.
 			optional := whereabouts.Optional{NodeSlicePools: served, NetworkAttachmentDefinitions: served}
-			return f.readForeign(ctx, whereabouts.New(c, c, c, of.whereabouts, optional), progress)
+			return f.readForeign(ctx, whereabouts.New(nil, c, c, of.whereabouts, optional), progress)
 		}},
 		{coil.Name, coil.GroupVersion.WithKind("AddressBlock"), func() ([]ipam.Allocation, error) {
-			return f.readForeign(ctx, coil.New(c, c, c, coil.Usual()), progress)
+			return f.readForeign(ctx, coil.New(nil, c, c, coil.Usual()), progress)
 		}},
 		{calico.Name, calico.V1.WithKind("IPAMBlock"), func() ([]ipam.Allocation, error) { return f.readForeign(ctx, calicoRecords(c, calico.V1), progress) }},
 		{calico.Name, calico.V3.WithKind("IPAMBlock"), func() ([]ipam.Allocation, error) { return f.readForeign(ctx, calicoRecords(c, calico.V3), progress) }},

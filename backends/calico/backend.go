@@ -167,18 +167,11 @@ func (b *Backend) object(kind string, o client.Object) backends.Object {
 
 // get reads the object of that name; the answer is backends.ErrNotFound if there is none.
 func (b *Backend) get(ctx context.Context, live bool, o client.Object) error {
-	err := b.reader(live).Get(ctx, client.ObjectKey{Name: o.GetName()}, object(b.served, o))
+	err := b.source().Reader(live).Get(ctx, client.ObjectKey{Name: o.GetName()}, object(b.served, o))
 	if apierrors.IsNotFound(err) {
 		return backends.ErrNotFound
 	}
 	return err
-}
-
-func (b *Backend) reader(live bool) client.Reader {
-	if live || b.cached == nil {
-		return b.live
-	}
-	return b.cached
 }
 
 // blocks lists the blocks that the options select.

@@ -63,7 +63,8 @@ func Usual() Coild {
 	return Coild{Namespace: metav1.NamespaceSystem, Labels: map[string]string{"app.kubernetes.io/component": "coild"}, Now: time.Now}
 }
 
-// New returns the backend. The cached reader's cache must have been prepared with Index; the live one must have none.
+// New returns the backend. The cached reader's cache must have been prepared with Index; it is nil where there is
+// no cache. The live one must have none.
 func New(cached, live client.Reader, writer Writer, coild Coild) *Backend {
 	return &Backend{cached: cached, live: live, writer: writer, coild: coild}
 }
@@ -162,7 +163,7 @@ func (b *Backend) Pools(ctx context.Context) ([]ipam.Pool, error) {
 // Record implements backends.Backend.
 func (b *Backend) Record(ctx context.Context, p ipam.Place) (backends.Object, error) {
 	record, block := object("AddressBlock", p.Block, ""), AddressBlock{}
-	switch err := b.cached.Get(ctx, client.ObjectKey{Name: p.Block}, &block); {
+	switch err := b.source().Reader(false).Get(ctx, client.ObjectKey{Name: p.Block}, &block); {
 	case apierrors.IsNotFound(err):
 		return record, fmt.Errorf("reading AddressBlock %q: %w", p.Block, backends.ErrNotFound)
 	case err != nil:

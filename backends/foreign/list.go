@@ -20,14 +20,22 @@ type Source struct {
 	As func(client.ObjectList) client.ObjectList
 }
 
+// Reader returns what to read with.
+func (s Source) Reader(live bool) client.Reader {
+	if live || s.Cached == nil {
+		return s.Live
+	}
+	return s.Cached
+}
+
 // Lists returns all pages of a list; a cache has one. What a cache returns must not be changed.
 func Lists[T any, L interface {
 	*T
 	client.ObjectList
 }](ctx context.Context, from Source, live bool, options ...client.ListOption) ([]T, error) {
-	reader := from.Cached
-	if live = live || reader == nil; live {
-		reader, options = from.Live, append(options, client.Limit(page))
+	reader := from.Reader(live)
+	if live = live || from.Cached == nil; live {
+		options = append(options, client.Limit(page))
 	} else {
 		options = append(options, client.UnsafeDisableDeepCopy)
 	}

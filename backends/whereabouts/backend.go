@@ -48,7 +48,7 @@ type Optional struct {
 }
 
 // New returns the backend for the records in a namespace, which is that of Whereabouts. The cached reader's cache must
-// have been prepared with Index; the live one must have none.
+// have been prepared with Index; it is nil where there is no cache. The live one must have none.
 func New(cached, live client.Reader, writer client.Writer, namespace string, optional Optional) *Backend {
 	return &Backend{cached: cached, live: live, writer: writer, namespace: namespace, optional: optional}
 }
@@ -185,7 +185,7 @@ func (b *Backend) Record(ctx context.Context, p ipam.Place) (backends.Object, er
 		kind, name, object = "OverlappingRangeIPReservation", reservation, &OverlappingRangeIPReservation{}
 	}
 	record := backends.Object{APIVersion: GroupVersion.String(), Kind: kind, Namespace: b.namespace, Name: name}
-	if err := get(ctx, b.cached, b.key(name), object); err != nil {
+	if err := get(ctx, b.source().Reader(false), b.key(name), object); err != nil {
 		return record, fmt.Errorf("reading %s %q: %w", kind, name, err)
 	}
 	record.UID = string(object.GetUID())
