@@ -31,11 +31,14 @@ var (
 
 // Report is what check tells, and its JSON is stable: fields are added, never changed or removed.
 type Report struct {
-	// Pools, in the order of their names.
+	// Pools, backend by backend, in the order of their names.
 	Pools []PoolReport `json:"pools"`
 	// Leaks are the hand-outs whose owner is gone, or proven to have ended. One look cannot tell an owner that is gone
 	// from one that is just being replaced: who releases looks twice.
 	Leaks []AllocationReport `json:"leaks"`
+	// Drifts are the hand-outs of which an address is used by another owner, or on another node, than the record says. They
+	// are kept.
+	Drifts []AllocationReport `json:"drifts"`
 	// Problems are stored objects that break a rule.
 	Problems []recordProblem `json:"problems"`
 	// Missing says what could not be read. If it is not empty, there may be more leaks.
@@ -181,7 +184,7 @@ func oneOf(flag, value string, valid ...string) error {
 }
 
 func (f finding) report() Report {
-	r := Report{Pools: []PoolReport{}, Leaks: []AllocationReport{}, Problems: f.problems, Missing: f.missing}
+	r := Report{Pools: []PoolReport{}, Leaks: []AllocationReport{}, Drifts: []AllocationReport{}, Problems: f.problems, Missing: f.missing}
 	if r.Problems == nil {
 		r.Problems = []recordProblem{}
 	}
@@ -223,6 +226,11 @@ func (f finding) report() Report {
 	}
 	for _, j := range f.leaks() {
 		r.Leaks = append(r.Leaks, newAllocationReport(j))
+	}
+	for _, j := range f.judged {
+		if j.Verdict.Drift {
+			r.Drifts = append(r.Drifts, newAllocationReport(j))
+		}
 	}
 	return r
 }
@@ -283,6 +291,16 @@ func (r Report) print(w io.Writer, output string) error {
 	fmt.Fprintln(w)
 	if err := leaks.print(w, none); err != nil {
 		return err
+	}
+	if len(r.Drifts) > 0 {
+		drifts := table{{"ADDRESS", "RECORDED FOR", "NODE", "DRIFT"}}
+		for _, d := range r.Drifts {
+			drifts = append(drifts, []any{d.text(), d.Owner, d.Node, d.Detail})
+		}
+		fmt.Fprintln(w)
+		if err := drifts.print(w, ""); err != nil {
+			return err
+		}
 	}
 	if len(r.Problems) > 0 {
 		problems := table{{"OBJECT", "RULE", "FIELD", "PROBLEM"}}

@@ -82,6 +82,23 @@ AddressBlock "default-0"   allocation-unowned   spec.allocations[0].attributes  
 AddressBlock "lost-7"      block-malformed      spec.pool                        AddressPool "lost" does not exist
 `,
 		},
+		"an address that another pod uses is drift, and no leak": {
+			objects: []client.Object{
+				fixture.Pool("default", fixture.Subnet("10.0.0.0/30", "")), fixture.Node("n1"),
+				fixture.Pod("other", "n1", fixture.UID("uid-other"), fixture.Running("10.0.0.1")),
+				block(0, "n1", "10.0.0.0/30", "", fixture.Entry(1, "gone-eth0", ofPod("gone", "n1"))),
+			},
+			output: "table",
+			want: `
+BACKEND   POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED
+native    default   default   1        4          1           1        0          0
+
+No leaks.
+
+ADDRESS    RECORDED FOR                      NODE   DRIFT
+10.0.0.1   Pod default/gone (uid uid-gone)   n1     10.0.0.1 is in use by Pod default/other (uid uid-other)
+`,
+		},
 		"who may not list nodes is told so, and still sees the rest": {
 			objects: town(),
 			forbid:  []client.ObjectList{&corev1.NodeList{}},
@@ -120,6 +137,7 @@ Not read: nodes: NodeList is forbidden: you may not
 {
   "pools": [],
   "leaks": [],
+  "drifts": [],
   "problems": [],
   "missing": []
 }
@@ -161,6 +179,7 @@ Not read: nodes: NodeList is forbidden: you may not
       "detail": "Pod default/gone (uid uid-gone) does not exist"
     }
   ],
+  "drifts": [],
   "problems": [],
   "missing": []
 }
@@ -230,7 +249,7 @@ func TestAHandOutInTwoBlocksIsOneLeakAndTwoAddresses(t *testing.T) {
 			Node: "n1", Blocks: []string{"default-0", "default-1"},
 			Verdict: ipam.Orphan, Reason: ipam.OwnerGone, Evidence: "E10", Detail: "Pod default/gone (uid uid-gone) does not exist",
 		}},
-		Problems: []recordProblem{}, Missing: []string{},
+		Drifts: []AllocationReport{}, Problems: []recordProblem{}, Missing: []string{},
 	}
 	if diff := cmp.Diff(want, report); diff != "" {
 		t.Errorf("report (-want +got):\n%s", diff)
