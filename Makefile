@@ -65,7 +65,7 @@ lint: bin/golangci-lint ## run the linters alone
 
 .PHONY: test
 test: $(control-plane) bin/kustomize ## run every test; concurrent packages once more with the race detector
-	go test ./...
+	go test -timeout 20m ./...
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
 .PHONY: e2e
