@@ -189,8 +189,8 @@ func TestAudit(t *testing.T) {
 	})
 	t.Run("check finds both, also for who may only read", func(t *testing.T) {
 		leaks := []string{
-			"POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED",
-			"audit-1   blue      1        16         4           2        0          2",
+			"BACKEND   POOL      NETWORK   BLOCKS   CAPACITY   ALLOCATED   IN USE   UNPROVEN   LEAKED",
+			"native    audit-1   blue      1        16         4           2        0          2",
 			"",
 			"ADDRESS    OWNER                                                         NODE      REASON      WHY",
 			fmt.Sprintf("10.7.0.1   %s   audit-1   OwnerGone   %[1]s does not exist", owner(gone)),

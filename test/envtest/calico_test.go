@@ -28,8 +28,8 @@ func calicoGroups() []schema.GroupVersion {
 	return []schema.GroupVersion{{Group: "crd.projectcalico.org", Version: "v1"}, {Group: "projectcalico.org", Version: "v3"}}
 }
 
-// withCalico starts an API server with Calico's kinds and all that config/ has for them, and no manager.
-func withCalico(t *testing.T) *plane {
+// withCalico starts an API server with Calico's kinds in some groups and all that config/ has for them, and no manager.
+func withCalico(t *testing.T, groups ...schema.GroupVersion) *plane {
 	t.Helper()
 	p := own(t, func(dir string) (*controlplane.ControlPlane, error) {
 		return controlplane.StartWith(dir, controlplane.Options{Components: []string{"calico"}})
@@ -38,17 +38,19 @@ func withCalico(t *testing.T) *plane {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Apply(t.Context(), filepath.Join(root, "test", "fixture", "calico", "crd")); err != nil {
-		t.Fatal(err)
+	for _, group := range groups {
+		if err := p.Apply(t.Context(), filepath.Join(root, "test", "fixture", "calico", "crd", group.Version+".yaml")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	eventually(t, func() error {
 		var errs []error
-		for _, group := range calicoGroups() {
+		for _, group := range groups {
 			for _, kind := range []string{"IPAMBlock", "IPAMHandle", "BlockAffinity", "IPPool"} {
 				errs = append(errs, p.listed(t, group.WithKind(kind)))
 			}
 		}
-		return errors.Join(append(errs, p.listed(t, calicoGroups()[0].WithKind("IPAMConfig")))...)
+		return errors.Join(errs...)
 	})
 	return p
 }
@@ -62,7 +64,7 @@ func (p *plane) listed(t *testing.T, kind schema.GroupVersionKind) error {
 
 func TestCalico(t *testing.T) {
 	t.Parallel()
-	p := withCalico(t)
+	p := withCalico(t, calicoGroups()...)
 	written := testCalicoRecordings(p.scene(t, "recorded"))
 	for _, group := range calicoGroups() {
 		t.Run("pools and claims in "+group.Group, func(t *testing.T) { testCalicoPools(p.scene(t, "alone"), group) })
@@ -82,9 +84,18 @@ func TestCalico(t *testing.T) {
 	for _, group := range calicoGroups() {
 		t.Run("blocks and handles in "+group.Group, func(t *testing.T) { testCalicoBlocks(p.scene(t, "block"), group) })
 	}
-	p.start(t, "backends: {calico: {mode: Enforce}}\n")
+}
+
+// With a manager just one group is there, as in a cluster that does not migrate.
+func TestCalicoWithAManager(t *testing.T) {
 	for _, group := range calicoGroups() {
-		t.Run("with a manager, in "+group.Group, func(t *testing.T) { testCalicoRules(p.scene(t, "rules"), group) })
+		t.Run("in "+group.Group, func(t *testing.T) {
+			t.Parallel()
+			p := withCalico(t, group)
+			p.failWithoutManager(t, group)
+			p.start(t, "backends: {calico: {mode: Enforce}}\n")
+			testCalicoRules(p.scene(t, "rules"), group)
+		})
 	}
 }
 
