@@ -314,11 +314,20 @@ func (a *Auditor) keep(ctx context.Context, records backends.Keeper, holders []s
 		if !missing || gone < a.Settings.Quarantine.Duration || has[node] || a.doubted[node] {
 			continue
 		}
+		// It may have been made anew a moment ago.
+		again, _, err := a.look(ctx, ipam.Allocation{Owner: ipam.Owner{Kind: ipam.OwnerNode, Name: node, Node: node}})
+		if err != nil {
+			failures = append(failures, err)
+			continue
+		}
+		if !again.Verdict.Disposition.Leaked() {
+			continue
+		}
 		if err := records.Abandon(ctx, node); err != nil {
 			failures = append(failures, fmt.Errorf("taking its blocks from node %q: %w", node, err))
 			continue
 		}
-		a.Log.Info("took its blocks", "node", node, "gone for", gone.Truncate(time.Second).String())
+		a.Log.Info("took its blocks", "node", node, "gone for", gone.Truncate(time.Second).String(), "detail", again.Verdict.Detail)
 	}
 	tidied, err := records.Tidy(ctx)
 	if err != nil {

@@ -64,6 +64,12 @@ func TestBlocksOfAVanishedNodeAreAbandoned(t *testing.T) {
 		"not while it is known to be there":        {gone: 0},
 		"not while something is recorded there":    {gone: time.Hour, change: func(d *desk) { d.lend("web", "n9", 1); d.seen.Pods = append(d.seen.Pods, running("web", "n9", 1)) }},
 		"not while the name may be a plugin's own": {gone: time.Hour, change: func(d *desk) { d.lend("web", "n9", 1); d.seen.Pods = append(d.seen.Pods, running("web", "n1", 1)) }},
+		"not if a live look finds it": {gone: time.Hour, change: func(d *desk) {
+			live := d.seen
+			live.Nodes = append(slices.Clone(live.Nodes), ipam.Node{Name: "n9", UID: "uid-n9", Ready: ipam.ConditionTrue})
+			d.live = &live
+		}},
+		"not if nobody can look":                   {gone: time.Hour, change: func(d *desk) { d.unlooked = errors.New("no") }, failed: true},
 		"not where nobody enforces":                {gone: time.Hour, change: func(d *desk) { d.Mode = config.ModeObserve }},
 		"a failure is told":                        {gone: time.Hour, change: func(d *desk) { d.stuck["abandon"] = errors.New("no") }, want: []string{"n9"}, failed: true},
 		"nothing is done if the names are unknown": {gone: time.Hour, change: func(d *desk) { d.stuck["holders"] = errors.New("no") }, failed: true},
