@@ -69,8 +69,8 @@ test: $(control-plane) bin/kustomize ## run every test; concurrent packages once
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
 .PHONY: e2e
-e2e: build $(control-plane) $(node) ## test on a real node: needs root, and runc from the package of that name
-	go test -tags e2e -p 1 -count 1 -timeout 30m ./test/e2e/...
+e2e: build $(control-plane) $(node) $(kubectl) ## test on a real node: needs root, and runc from the package of that name
+	PATH="$$PATH:$(abspath $(dir $(kubectl)))" go test -tags e2e -p 1 -count 1 -timeout 30m ./test/e2e/...
 
 .PHONY: bench
 bench: build $(control-plane) bin/benchstat ## measure what Oakum costs on a real control plane

@@ -189,7 +189,7 @@ func (w *town) oakum(in string, args ...string) (out string, code int) {
 // kubectl returns what kubectl prints and what it prints to its standard error.
 func (w *town) kubectl(args ...string) (out, warnings string) {
 	w.t.Helper()
-	cmd := exec.CommandContext(w.t.Context(), filepath.Join(filepath.Dir(w.binary), "control-plane", "kubectl"), append(args, "--kubeconfig", w.Kubeconfig)...)
+	cmd := exec.CommandContext(w.t.Context(), "kubectl", append(args, "--kubeconfig", w.Kubeconfig)...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
