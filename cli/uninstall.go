@@ -7,15 +7,18 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
@@ -24,16 +27,18 @@ import (
 
 func newUninstall(c *connection) *cobra.Command {
 	var finalizersOnly, dryRun bool
+	var stop string
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove webhooks, policies and finalizers, and verify that none is left",
-		Long: `Remove webhooks, policies and finalizers, and verify that none is left. Stop the manager first, or it
-puts finalizers on again. No allocation, block or pool is removed.
+		Long: `Remove webhooks, policies and finalizers, and verify that none is left. Stop the manager first, or with
+--stop, or it puts finalizers on again. No allocation, block or pool is removed.
 
 It works without any manager: this is the way out when pods hang because none runs.
 
 Exit code 0: none is left. 1: something is left, or failed.`,
 		Example: `  oakum uninstall --dry-run
+  oakum uninstall --stop oakum-system/oakum
   oakum uninstall --finalizers-only`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,14 +47,10 @@ Exit code 0: none is left. 1: something is left, or failed.`,
 				return err
 			}
 			u := uninstaller{client: client, dryRun: dryRun, out: cmd.OutOrStdout()}
-			if !finalizersOnly {
-				if err := u.removeGuards(cmd.Context()); err != nil {
-					return err
-				}
-			}
-			return u.removeFinalizers(cmd.Context())
+			return u.uninstall(cmd.Context(), stop, finalizersOnly)
 		},
 	}
+	cmd.Flags().StringVar(&stop, "stop", "", "scale the manager's `namespace/deployment` to zero, and wait until its pods have ended")
 	cmd.Flags().BoolVar(&finalizersOnly, "finalizers-only", false, "leave webhooks and policies in place")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be removed, and change nothing")
 	return cmd
@@ -61,9 +62,99 @@ type uninstaller struct {
 	out    io.Writer
 }
 
-// guards are our webhooks and policies, in the order in which they go.
-func guards() []client.Object {
-	objects := []client.Object{
+// uninstall takes the webhooks away before it stops the manager, which answers them: no write fails in between.
+func (u uninstaller) uninstall(ctx context.Context, stop string, finalizersOnly bool) error {
+	manager, err := parseDeployment(stop)
+	if err != nil {
+		return err
+	}
+	if !finalizersOnly {
+		if err := u.remove(ctx, webhookConfigurations()); err != nil {
+			return err
+		}
+	}
+	if manager.Name != "" {
+		if err := u.stop(ctx, manager); err != nil {
+			return err
+		}
+	}
+	if !finalizersOnly {
+		if err := u.remove(ctx, policies()); err != nil {
+			return err
+		}
+	}
+	return u.removeFinalizers(ctx)
+}
+
+// parseDeployment reads the value of --stop; its zero value, if that is empty.
+func parseDeployment(text string) (client.ObjectKey, error) {
+	if text == "" {
+		return client.ObjectKey{}, nil
+	}
+	namespace, name, found := strings.Cut(text, "/")
+	if !found || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return client.ObjectKey{}, fmt.Errorf("reading --stop %q: must be NAMESPACE/DEPLOYMENT, as in oakum-system/oakum", text)
+	}
+	return client.ObjectKey{Namespace: namespace, Name: name}, nil
+}
+
+// patience is how long the manager's pods may take to end. One on a node that is cut off does not end at all.
+const patience = 90 * time.Second
+
+// stop scales a Deployment to zero and waits until its pods have ended. A Deployment that is gone has stopped.
+func (u uninstaller) stop(ctx context.Context, key client.ObjectKey) error {
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	toZero := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))
+	var options []client.PatchOption
+	if u.dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	switch err := u.client.Patch(ctx, deployment, toZero, options...); {
+	case apierrors.IsNotFound(err):
+		u.say("found no Deployment %s", key)
+		return nil
+	case err != nil:
+		return fmt.Errorf("scaling Deployment %s to zero: %w", key, err)
+	}
+	u.say("scaled Deployment %s to zero", key)
+	if u.dryRun {
+		return nil
+	}
+	selector, err := metav1.LabelSelectorAsSelector(deployment.Spec.Selector)
+	if err != nil {
+		return fmt.Errorf("reading the selector of Deployment %s: %w", key, err)
+	}
+	var pods metav1.PartialObjectMetadataList
+	pods.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	err = wait.PollUntilContextTimeout(ctx, time.Second, patience, true, func(ctx context.Context) (bool, error) {
+		err := u.client.List(ctx, &pods, client.InNamespace(key.Namespace), client.MatchingLabelsSelector{Selector: selector})
+		return len(pods.Items) == 0, err
+	})
+	switch {
+	case err == nil:
+		u.say("the manager has stopped")
+	case wait.Interrupted(err) && ctx.Err() == nil:
+		u.say("going on although pods of the manager have not ended: %s", names(pods.Items))
+	default:
+		return fmt.Errorf("waiting for the pods of Deployment %s to end: %w", key, err)
+	}
+	return nil
+}
+
+func names(objects []metav1.PartialObjectMetadata) string {
+	var names []string
+	for _, o := range objects {
+		names = append(names, o.Name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// guards are our webhooks and policies.
+func guards() []client.Object { return append(webhookConfigurations(), policies()...) }
+
+func webhookConfigurations() []client.Object {
+	return []client.Object{
 		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
 		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-pods"}},
 		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
@@ -72,6 +163,9 @@ func guards() []client.Object {
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-coil"}},
 		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
 	}
+}
+
+func policies() (objects []client.Object) {
 	for _, name := range []string{
 		"finalizers." + v1alpha1.Group, "confinement." + v1alpha1.Group, "block-in-use." + v1alpha1.Group, "node-writer." + v1alpha1.Group,
 		"allocation-unowned.calico.oakum.dev", "block-structure.calico.oakum.dev", "allocation-unowned.whereabouts.oakum.dev",
@@ -84,8 +178,8 @@ func guards() []client.Object {
 	return objects
 }
 
-func (u uninstaller) removeGuards(ctx context.Context) error {
-	for _, o := range guards() {
+func (u uninstaller) remove(ctx context.Context, guards []client.Object) error {
+	for _, o := range guards {
 		kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*v1.")
 		err := u.client.Delete(ctx, o, u.deleteOptions()...)
 		switch {

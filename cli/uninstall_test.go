@@ -11,9 +11,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -136,6 +138,74 @@ func TestUninstall(t *testing.T) {
 // wouldHave puts the words before every line.
 func wouldHave(lines string) string {
 	return "would have " + strings.ReplaceAll(strings.TrimSuffix(lines, "\n"), "\n", "\nwould have ") + "\n"
+}
+
+func TestUninstallStopsTheManager(t *testing.T) {
+	selector := map[string]string{"app": "oakum"}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "oakum-system", Name: "oakum"},
+		Spec:       appsv1.DeploymentSpec{Replicas: new(int32(2)), Selector: &metav1.LabelSelector{MatchLabels: selector}},
+	}
+	replica := func(name string) client.Object {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "oakum-system", Name: name, Labels: selector}}
+	}
+	end := "removed finalizers from 0 objects\nnone is left\n"
+	tests := map[string]struct {
+		objects []client.Object
+		args    []string
+		// after is how often the manager's pods are still seen.
+		after int
+		want  answer
+	}{
+		"and waits until its pods have ended": {
+			objects: []client.Object{deployment, replica("oakum-a"), replica("oakum-b")},
+			args:    []string{"--stop=oakum-system/oakum"},
+			after:   3,
+			want:    answer{Stdout: "scaled Deployment oakum-system/oakum to zero\nthe manager has stopped\n" + end},
+		},
+		"but not for ever: a node may be cut off": {
+			objects: []client.Object{deployment, replica("oakum-b"), replica("oakum-a")},
+			args:    []string{"--stop=oakum-system/oakum"},
+			after:   1000,
+			want: answer{Stdout: "scaled Deployment oakum-system/oakum to zero\n" +
+				"going on although pods of the manager have not ended: oakum-a, oakum-b\n" + end},
+		},
+		"and goes on if it is gone": {
+			args: []string{"--stop=oakum-system/oakum"},
+			want: answer{Stdout: "found no Deployment oakum-system/oakum\n" + end},
+		},
+		"and waits for nothing on a dry run": {
+			objects: []client.Object{deployment, replica("oakum-a")},
+			args:    []string{"--stop=oakum-system/oakum", "--dry-run", "--finalizers-only"},
+			after:   1000,
+			want:    answer{Stdout: wouldHave("scaled Deployment oakum-system/oakum to zero\nremoved finalizers from 0 objects\n")},
+		},
+		"unless the flag's value names no namespace": {
+			objects: []client.Object{deployment},
+			args:    []string{"--stop=oakum"},
+			want:    answer{Code: 1, Stderr: `oakum: reading --stop "oakum": must be NAMESPACE/DEPLOYMENT, as in oakum-system/oakum` + "\n"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				seen := 0
+				c := serve(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					var o client.ListOptions
+					o.ApplyOptions(opts)
+					if o.Namespace == "oakum-system" {
+						if seen++; seen > tt.after {
+							opts = append(opts, client.InNamespace("empty"))
+						}
+					}
+					return c.List(ctx, list, opts...)
+				}}, tt.objects...)
+				if diff := cmp.Diff(tt.want, command(t, c, newUninstall, tt.args...)); diff != "" {
+					t.Errorf("answer (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
 }
 
 // Whatever stands in the way of a write once the manager is gone must go with it.
