@@ -44,6 +44,7 @@ type Backend struct {
 	// Mode is what Oakum does about this backend's records. Default ModeEnforce for native, ModeObserve for the others.
 	Mode Mode `json:"mode"`
 	// Rules gives single admission rules another effect than their usual one under ModeEnforce, by the name of the rule.
+	// Rules that are policies are known here, so that whoever installs them may follow one file; the manager does not act on them.
 	Rules map[string]Effect `json:"rules,omitempty"`
 	// PodFinalizers holds Pods until their addresses are free, under ModeEnforce. Default true; without it just the audit
 	// releases.
@@ -113,7 +114,9 @@ func nativeRules() []rule {
 		{name: "allocation-conflict", usual: EffectDeny},
 		{name: "allocation-owner", usual: EffectDeny},
 		{name: "allocation-unowned", usual: EffectDeny},
+		{name: "block-in-use", usual: EffectDeny},
 		{name: "block-malformed", usual: EffectDeny},
+		{name: "node-writer", usual: EffectDeny},
 		{name: "pool-draining", usual: EffectDeny},
 		{
 			name: "pool-in-use", usual: EffectWarn,
@@ -147,9 +150,10 @@ func coilRules() []rule {
 	}
 }
 
-// calicoRules are those of the webhooks. What becomes of a write that breaks one of the policies, their bindings say.
 func calicoRules() []rule {
 	return []rule{
+		{name: "allocation-unowned", usual: EffectDeny},
+		{name: "block-structure", usual: EffectDeny},
 		{name: "block-overlap", usual: EffectDeny},
 		{name: "pool-in-use", usual: EffectDeny},
 		{name: "pool-overlap", usual: EffectDeny},

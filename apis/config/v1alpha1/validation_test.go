@@ -75,14 +75,13 @@ func TestValidate(t *testing.T) {
 				`backends.coil.rules[second-unfilled-block]: Invalid value: "Deny": must be Warn or Off: coild waits for the block, and every other pod of that node and pool waits behind it`,
 			},
 		},
-		"Calico gets every block that it needs, and its policies are not set here": {
+		"Calico gets every block that it needs": {
 			change: func(c *Configuration) {
 				c.Backends.Calico.Rules = map[string]Effect{
-					"allocation-unowned": EffectWarn, "block-overlap": EffectWarn, "pool-in-use": EffectWarn, "pool-overlap": EffectOff, "second-unfilled-block": EffectDeny,
+					"allocation-unowned": EffectWarn, "block-structure": EffectOff, "block-overlap": EffectWarn, "pool-in-use": EffectWarn, "pool-overlap": EffectOff, "second-unfilled-block": EffectDeny,
 				}
 			},
 			want: []string{
-				`backends.calico.rules[allocation-unowned]: Unsupported value: "allocation-unowned": supported values: "block-overlap", "pool-in-use", "pool-overlap", "second-unfilled-block"`,
 				`backends.calico.rules[second-unfilled-block]: Invalid value: "Deny": must be Warn or Off: Calico has reasons to claim another block that no record tells, and the pod would not start`,
 			},
 		},
@@ -100,11 +99,12 @@ func TestValidate(t *testing.T) {
 					"pool-in-use":  EffectDeny,
 					"pool-overlap": "deny",
 					"block-in-use": EffectWarn,
+					"block-in-us":  EffectWarn,
 					"pool-shrink":  EffectOff,
 				}
 			},
 			want: []string{
-				`backends.native.rules[block-in-use]: Unsupported value: "block-in-use": supported values: "allocation-conflict", "allocation-owner", "allocation-unowned", "block-malformed", "pool-draining", "pool-in-use", "pool-malformed", "pool-overlap", "pool-shrink", "second-unfilled-block"`,
+				`backends.native.rules[block-in-us]: Unsupported value: "block-in-us": supported values: "allocation-conflict", "allocation-owner", "allocation-unowned", "block-in-use", "block-malformed", "node-writer", "pool-draining", "pool-in-use", "pool-malformed", "pool-overlap", "pool-shrink", "second-unfilled-block"`,
 				`backends.native.rules[pool-in-use]: Invalid value: "Deny": must be Warn or Off: a pool may always be deleted, and goes when its blocks have drained`,
 				`backends.native.rules[pool-overlap]: Unsupported value: "deny": supported values: "Deny", "Warn", "Off"`,
 			},
