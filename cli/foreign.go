@@ -31,6 +31,8 @@ type foreign struct {
 	kinds, rivals []schema.GroupVersionKind
 	// open prepares the cache, connects what this backend alone has, and returns it.
 	open func(ctx context.Context, p parts) (backends.Backend, error)
+	// clear takes off under config.ModeOff what only this backend puts on, in an earlier mode; nil if it puts nothing on.
+	clear func(p parts) error
 	// restart: a program that has what nobody uses is restarted.
 	restart bool
 	// record is the kind that names pods, and named returns their names; nil if none does.
@@ -41,7 +43,7 @@ type foreign struct {
 // admit takes foreign backends in: those whose kinds are served now before it returns, the others when theirs appear.
 func (h *house) admit(ctx context.Context, p parts, all ...foreign) error {
 	for _, f := range all {
-		if f.settings.Mode == config.ModeOff {
+		if f.settings.Mode == config.ModeOff && f.clear == nil {
 			continue
 		}
 		if h.ready(f) {
@@ -100,6 +102,9 @@ func (h *house) appears(kind schema.GroupVersionKind) func() bool {
 
 // takeIn makes a foreign backend active.
 func (h *house) takeIn(ctx context.Context, p parts, f foreign) error {
+	if f.settings.Mode == config.ModeOff {
+		return f.clear(p)
+	}
 	records, err := f.open(ctx, p)
 	if err != nil {
 		return err
@@ -124,6 +129,13 @@ func (h *house) whereabouts() foreign {
 	settings := h.settings.Backends.Whereabouts
 	client, live := h.mgr.GetClient(), h.mgr.GetAPIReader()
 	empty := func() ctrlclient.Object { return &whereabouts.IPPool{} }
+	hold := func(p parts) error {
+		return finalizers.SetupPool(h.mgr, "ippool", &finalizers.RecordPool{
+			Client: client, Voice: p.voice, Kind: whereabouts.GroupVersion.WithKind("IPPool"), New: empty,
+			Count:  func(o ctrlclient.Object) int { return len(o.(*whereabouts.IPPool).Spec.Allocations) },
+			Wanted: settings.Mode == config.ModeEnforce,
+		})
+	}
 	return foreign{
 		name: whereabouts.Name, settings: settings.Backend,
 		kinds: []schema.GroupVersionKind{
@@ -133,12 +145,7 @@ func (h *house) whereabouts() foreign {
 			if err := whereabouts.Index(ctx, h.mgr.GetFieldIndexer()); err != nil {
 				return nil, err
 			}
-			err := finalizers.SetupPool(h.mgr, "ippool", &finalizers.RecordPool{
-				Client: client, Voice: p.voice, Kind: whereabouts.GroupVersion.WithKind("IPPool"), New: empty,
-				Count:  func(o ctrlclient.Object) int { return len(o.(*whereabouts.IPPool).Spec.Allocations) },
-				Wanted: settings.Mode == config.ModeEnforce,
-			})
-			if err != nil {
+			if err := hold(p); err != nil {
 				return nil, err
 			}
 			records := whereabouts.New(client, live, client, settings.Namespace, whereabouts.Optional{
@@ -151,6 +158,7 @@ func (h *house) whereabouts() foreign {
 			}})
 			return records, nil
 		},
+		clear:  hold,
 		record: empty(),
 		named:  func(o ctrlclient.Object) []types.NamespacedName { return whereabouts.Pods(o.(*whereabouts.IPPool)) },
 	}

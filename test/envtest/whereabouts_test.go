@@ -3,9 +3,11 @@ package envtest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/backends"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/ipam"
@@ -32,9 +35,9 @@ const (
 
 // withWhereabouts starts an API server that has IPPools and reservations as Whereabouts defines them, and nothing else
 // of what the adapter reads where it is.
-func withWhereabouts(t *testing.T) *plane {
+func withWhereabouts(t *testing.T, start func(dir string) (*controlplane.ControlPlane, error)) *plane {
 	t.Helper()
-	p := own(t, controlplane.StartBare)
+	p := own(t, start)
 	root, err := controlplane.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -106,9 +109,30 @@ func store(t *testing.T, c client.Client, m string) *unstructured.Unstructured {
 	return object
 }
 
+func TestWhereaboutsPoolsAreLetGoInModeOffToo(t *testing.T) {
+	t.Parallel()
+	p := withWhereabouts(t, controlplane.Start)
+	_, c := p.adapter(t)
+	pool := store(t, c, strings.NewReplacer("NAME", "let-go", "RANGE", "10.9.0.0/24").Replace(ipPool))
+	held := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["`+v1alpha1.PoolFinalizer+`","example.org/other"]}}`))
+	if err := c.Patch(t.Context(), pool, held); err != nil {
+		t.Fatal(err)
+	}
+	p.start(t, "backends: {whereabouts: {mode: \"Off\"}}")
+	eventually(t, func() error {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
+			return err
+		}
+		if got := pool.GetFinalizers(); !slices.Equal(got, []string{"example.org/other"}) {
+			return fmt.Errorf("the pool's finalizers are %q", got)
+		}
+		return nil
+	})
+}
+
 // What the adapter takes the API server's answers for.
 func TestWhereaboutsAnswers(t *testing.T) {
-	p := withWhereabouts(t)
+	p := withWhereabouts(t, controlplane.StartBare)
 	_, c := p.adapter(t)
 	pool := store(t, c, strings.NewReplacer("NAME", "answers", "RANGE", "10.9.0.0/24").Replace(ipPool))
 	reservation := store(t, c, strings.ReplaceAll(ipReservation, "NAME", "10.9.0.1"))
@@ -153,7 +177,7 @@ func TestWhereaboutsAnswers(t *testing.T) {
 }
 
 func TestWhereaboutsRecordsAreListedRepairedAndReleased(t *testing.T) {
-	p := withWhereabouts(t)
+	p := withWhereabouts(t, controlplane.StartBare)
 	records, c := p.adapter(t)
 	name, subnet := "fd09---64", "fd09::/64"
 	store(t, c, strings.NewReplacer("NAME", name, "RANGE", subnet).Replace(ipPool))
