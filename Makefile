@@ -70,7 +70,7 @@ test: $(control-plane) bin/kustomize ## run every test; concurrent packages once
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
 .PHONY: e2e
-e2e: build $(control-plane) $(node) $(network) $(kubectl) ## test on a real node: needs root, runc, nftables and iproute2
+e2e: build $(control-plane) $(node) $(network) $(kubectl) bin/helm ## test on a real node: needs root, runc, nftables and iproute2
 	PATH="$$PATH:$(abspath $(dir $(kubectl)))" go test -tags e2e -p 1 -count 1 -timeout 30m ./test/e2e/...
 
 .PHONY: bench
@@ -137,6 +137,8 @@ bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@$(call compile,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,2 minutes)
 bin/benchstat: tools/bench/go.mod tools/bench/go.sum
 	@$(call compile,bench,golang.org/x/perf/cmd/benchstat,10 seconds)
+bin/helm: tools/helm/go.mod tools/helm/go.sum
+	@$(call compile,helm,helm.sh/helm/v4/cmd/helm,2 minutes)
 
 # compile,MODULE,PACKAGE,TIME builds the target from a package that tools/MODULE pins. Go's line for everything that
 # is fetched or compiled becomes one line in 250. The tags leave out what containerd would need C headers for.
