@@ -20,9 +20,10 @@ kubectl := $(or $(shell command -v kubectl),bin/control-plane/kubectl)
 endif
 export KUBEBUILDER_ASSETS
 
-# What makes a node, and the CNI plugin under test, beside the control plane.
+# What makes a node, and the CNI plugin under test, beside the control plane; and what lets pods and Services be reached.
 node := $(addprefix bin/node/,kube-controller-manager kube-scheduler kubelet containerd containerd-shim-runc-v2 ctr \
 	whereabouts whereabouts-controlloop)
+network := $(addprefix bin/node/,kube-proxy ptp host-local)
 
 # Where goroutines meet. The race detector needs cgo, which Go switches off where it finds no C compiler.
 raced := ./backends/... ./cluster/... ./finalizers/... ./ipam/... ./webhooks/...
@@ -69,7 +70,7 @@ test: $(control-plane) bin/kustomize ## run every test; concurrent packages once
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
 .PHONY: e2e
-e2e: build $(control-plane) $(node) $(kubectl) ## test on a real node: needs root, and runc from the package of that name
+e2e: build $(control-plane) $(node) $(network) $(kubectl) bin/helm ## test on a real node: needs root, runc, nftables and iproute2
 	PATH="$$PATH:$(abspath $(dir $(kubectl)))" go test -tags e2e -p 1 -count 1 -timeout 30m ./test/e2e/...
 
 .PHONY: bench
@@ -111,6 +112,8 @@ bin/node/kube-scheduler: tools/kubernetes/go.mod tools/kubernetes/go.sum
 	@$(call compile,kubernetes,k8s.io/kubernetes/cmd/kube-scheduler,20 seconds)
 bin/node/kubelet: tools/kubernetes/go.mod tools/kubernetes/go.sum
 	@$(call compile,kubernetes,k8s.io/kubernetes/cmd/kubelet,1 minute)
+bin/node/kube-proxy: tools/kubernetes/go.mod tools/kubernetes/go.sum
+	@$(call compile,kubernetes,k8s.io/kubernetes/cmd/kube-proxy,20 seconds)
 bin/node/containerd: tools/containerd/go.mod tools/containerd/go.sum
 	@$(call compile,containerd,github.com/containerd/containerd/v2/cmd/containerd,1 minute)
 bin/node/containerd-shim-runc-v2: tools/containerd/go.mod tools/containerd/go.sum
@@ -121,6 +124,10 @@ bin/node/whereabouts: tools/whereabouts/go.mod tools/whereabouts/go.sum
 	@$(call compile,whereabouts,github.com/k8snetworkplumbingwg/whereabouts/cmd,1 minute)
 bin/node/whereabouts-controlloop: tools/whereabouts/go.mod tools/whereabouts/go.sum
 	@$(call compile,whereabouts,github.com/k8snetworkplumbingwg/whereabouts/cmd/controlloop,10 seconds)
+bin/node/ptp: tools/cni/go.mod tools/cni/go.sum
+	@$(call compile,cni,github.com/containernetworking/plugins/plugins/main/ptp,10 seconds)
+bin/node/host-local: tools/cni/go.mod tools/cni/go.sum
+	@$(call compile,cni,github.com/containernetworking/plugins/plugins/ipam/host-local,5 seconds)
 
 bin/controller-gen: tools/generate/go.mod tools/generate/go.sum
 	@$(call compile,generate,sigs.k8s.io/controller-tools/cmd/controller-gen,1 minute)
@@ -130,6 +137,8 @@ bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@$(call compile,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,2 minutes)
 bin/benchstat: tools/bench/go.mod tools/bench/go.sum
 	@$(call compile,bench,golang.org/x/perf/cmd/benchstat,10 seconds)
+bin/helm: tools/helm/go.mod tools/helm/go.sum
+	@$(call compile,helm,helm.sh/helm/v4/cmd/helm,2 minutes)
 
 # compile,MODULE,PACKAGE,TIME builds the target from a package that tools/MODULE pins. Go's line for everything that
 # is fetched or compiled becomes one line in 250. The tags leave out what containerd would need C headers for.

@@ -116,6 +116,9 @@ func layers() map[string]layer {
 		"test/e2e/cluster/payload": {},
 		"test/e2e/cluster/plugin":  {imports: []string{"test/e2e/cluster/cni"}},
 		"test/e2e/cluster/sweeper": {},
+
+		"test/e2e/install":           {imports: []string{"..."}},
+		"test/e2e/install/neighbour": {imports: kubernetes},
 	}
 }
 

@@ -60,6 +60,8 @@ type Options struct {
 	// Nodes prepares the API server for controllers and kubelets: pods need a ServiceAccount, and a node may write
 	// what belongs to it and no more.
 	Nodes bool
+	// Address is an address of this machine's that is not a loopback's, where pods reach the API server. Empty means 127.0.0.1.
+	Address string
 }
 
 // Start starts the API server with all that config/ has for it, in a folder that it may fill. Stop must be called, also if
@@ -160,6 +162,11 @@ func start(dir string, options Options) (*ControlPlane, error) {
 			Disable("disable-admission-plugins"). // envtest's default: ServiceAccount
 			Set("enable-admission-plugins", "NodeRestriction").
 			Set("authorization-mode", "Node", "RBAC")
+	}
+	if options.Address != "" {
+		if err := serve(apiserver, options.Address); err != nil {
+			return c, err
+		}
 	}
 	if c.Admin, err = c.env.Start(); err != nil {
 		return c, fmt.Errorf("starting etcd and kube-apiserver: %w", err)
@@ -272,8 +279,11 @@ func (c *ControlPlane) AddUser(file, name string, groups ...string) error {
 
 // ServiceAccountKey is the path of the key that signs the tokens of ServiceAccounts.
 func (c *ControlPlane) ServiceAccountKey() string {
-	return filepath.Join(c.dir, "apiserver", "sa-signer.key")
+	return filepath.Join(c.dir, "apiserver", signerKey)
 }
+
+// signerKey is the name of that key's file, which envtest chose.
+const signerKey = "sa-signer.key"
 
 // Root returns the repository's root folder, above the working directory.
 func Root() (string, error) {

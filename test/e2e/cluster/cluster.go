@@ -10,7 +10,7 @@
 // starts Oakum. While no manager runs, what needs its webhooks is answered as config/webhook says. Pods run
 // [Image] with ImagePullPolicy Never, or [Pod] makes one; what its arguments are is in the package payload.
 //
-// Pods get addresses and no links: nothing can be sent to them. [Cluster.SetNetwork] says from which ranges, from the next
+// Pods get addresses and no links: nothing can be sent to them, unless [Options].Services says otherwise. [Cluster.SetNetwork] says from which ranges, from the next
 // pod on. Plugin is the CNI plugin between containerd and Whereabouts: it logs each call with times, and fails on request
 // (package cni). [Cluster.Sandboxes] tells what runs, whatever the API server believes and also while containerd is down.
 // Kubelet, Containerd, ControllerManager and Scheduler can be stopped, killed and started again.
@@ -53,6 +53,10 @@ type Options struct {
 	Components []string
 	// Network is where pods get their addresses from.
 	Network Network
+	// Services gives pods links, so that they and Services are reached, the API server's too, from pods and from this
+	// process. It has to be in a network namespace of its own: TestMain calls [Apart]. Addresses are from 10.244.0.0/24 and
+	// not from Whereabouts, so that Network and Plugin mean nothing.
+	Services bool
 }
 
 // Cluster is a Kubernetes that runs.
@@ -62,10 +66,13 @@ type Cluster struct {
 	// Kubelet, Containerd, ControllerManager and Scheduler run. A kubelet that is stopped leaves its pods running,
 	// and so does containerd.
 	Kubelet, Containerd, ControllerManager, Scheduler *Process
+	// Proxy is kube-proxy, where there are Services; nil elsewhere.
+	Proxy *Process
 	// Plugin is where the CNI plugin logs its calls and is told what to do wrong.
 	Plugin cni.Folder
 
 	root, dir string
+	services  bool
 	sweeper   *exec.Cmd
 	watch     io.Closer // While it is open the sweeper waits.
 
@@ -77,7 +84,7 @@ type Cluster struct {
 // an earlier one left in the folder, or running, is removed before. An error leaves nothing behind but files in the folder. It
 // takes about ten seconds.
 func Start(ctx context.Context, dir string, options Options) (_ *Cluster, err error) {
-	c := &Cluster{dir: dir, Plugin: cni.Folder(filepath.Join(dir, "cni", "plugin"))}
+	c := &Cluster{dir: dir, services: options.Services, Plugin: cni.Folder(filepath.Join(dir, "cni", "plugin"))}
 	if c.root, err = controlplane.Root(); err != nil {
 		return nil, err
 	}
@@ -96,12 +103,14 @@ func Start(ctx context.Context, dir string, options Options) (_ *Cluster, err er
 	if err := c.startSweeper(ctx); err != nil {
 		return nil, err
 	}
-	if err := c.installPlugin(options.Network); err != nil {
+	if err := c.connect(options.Network); err != nil {
 		return nil, err
 	}
 	err = together(
 		func() (err error) {
-			c.ControlPlane, err = controlplane.StartWith(dir, controlplane.Options{Bare: options.Bare, Components: options.Components, Nodes: true})
+			c.ControlPlane, err = controlplane.StartWith(dir, controlplane.Options{
+				Bare: options.Bare, Components: options.Components, Nodes: true, Address: c.address(),
+			})
 			return err
 		},
 		func() error { return c.startContainerd(ctx, runc) },
@@ -116,6 +125,7 @@ func Start(ctx context.Context, dir string, options Options) (_ *Cluster, err er
 		c.AddUser(c.kubeconfig("kubelet"), "system:node:"+Node, "system:nodes"),
 		c.AddUser(c.kubeconfig("kube-controller-manager"), "system:kube-controller-manager"),
 		c.AddUser(c.kubeconfig("kube-scheduler"), "system:kube-scheduler"),
+		c.AddUser(c.kubeconfig("kube-proxy"), "system:kube-proxy"),
 	)
 	if err != nil {
 		return nil, err
@@ -123,8 +133,29 @@ func Start(ctx context.Context, dir string, options Options) (_ *Cluster, err er
 	return c, together(
 		func() error { return c.startControllers(ctx) },
 		func() error { return c.startKubelet(ctx) },
-		func() error { return c.installWhereabouts(ctx) },
+		func() error {
+			if c.services {
+				return c.startProxy(ctx)
+			}
+			return c.installWhereabouts(ctx)
+		},
 	)
+}
+
+// connect tells containerd which plugins give pods their network.
+func (c *Cluster) connect(n Network) error {
+	if c.services {
+		return c.installLinks()
+	}
+	return c.installPlugin(n)
+}
+
+// address is where pods reach the API server; empty if they cannot.
+func (c *Cluster) address() string {
+	if c.services {
+		return Address
+	}
+	return ""
 }
 
 // Stop ends everything and removes what is outside the folder. A second call does nothing.
@@ -154,20 +185,35 @@ func (c *Cluster) check() (runc string, err error) {
 	if _, err := os.Stat("/var/lib/kubelet/pods"); err == nil {
 		return "", errors.New("starting a node: this machine is one already, or was: its kubelet has /var/lib/kubelet; use another machine")
 	}
-	for _, program := range []string{
-		"containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "kube-controller-manager", "kube-scheduler", "whereabouts", "whereabouts-controlloop",
-	} {
+	programs := []string{"containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "kube-controller-manager", "kube-scheduler"}
+	if c.services {
+		if err := isApart(); err != nil {
+			return "", err
+		}
+		if _, err := installed("nft", "nftables"); err != nil {
+			return "", err
+		}
+		programs = append(programs, "kube-proxy", "ptp", "host-local")
+	} else {
+		programs = append(programs, "whereabouts", "whereabouts-controlloop")
+	}
+	for _, program := range programs {
 		if _, err := os.Stat(c.program(program)); err != nil {
 			return "", fmt.Errorf("starting a node: bin/node has no %s; make bin/node/%[1]s builds it: %w", program, err)
 		}
 	}
+	return installed("runc", "runc")
+}
+
+// installed returns the path of a program that a package of Debian's has.
+func installed(program, pkg string) (string, error) {
 	for _, dir := range []string{"/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"} {
-		runc = filepath.Join(dir, "runc")
-		if _, err := os.Stat(runc); err == nil {
-			return runc, nil
+		path := filepath.Join(dir, program)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
 		}
 	}
-	return "", errors.New("starting a node: there is no runc; Debian's package runc has it")
+	return "", fmt.Errorf("starting a node: there is no %s; Debian's package %s has it", program, pkg)
 }
 
 // program is the path of a program that make builds.

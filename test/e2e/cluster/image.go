@@ -13,42 +13,43 @@ import (
 	"runtime"
 )
 
-// importImage gives containerd the image, which has the payload and nothing else in it.
-func (c *Cluster) importImage(ctx context.Context, socket string) error {
-	program, err := os.ReadFile(filepath.Join(c.dir, "bin", "payload"))
+// Import gives containerd an image of that name which has a static program and nothing else in it, as Dockerfile makes one of
+// oakum. Pods run it with ImagePullPolicy IfNotPresent or Never.
+func (c *Cluster) Import(ctx context.Context, image, program string) error {
+	content, err := os.ReadFile(program)
 	if err != nil {
-		return fmt.Errorf("making the image: %w", err)
+		return fmt.Errorf("making the image %s: %w", image, err)
 	}
-	image, err := archive(program)
+	tarball, err := archive(image, filepath.Base(program), content)
 	if err != nil {
-		return fmt.Errorf("making the image: %w", err)
+		return fmt.Errorf("making the image %s: %w", image, err)
 	}
 	platform := "linux/" + runtime.GOARCH
-	cmd := exec.CommandContext(ctx, c.program("ctr"), "--address", socket, "--namespace", "k8s.io",
+	cmd := exec.CommandContext(ctx, c.program("ctr"), "--address", filepath.Join(c.sockets(), "containerd.sock"), "--namespace", "k8s.io",
 		"images", "import", "--local", "--snapshotter", "native", "--platform", platform, "-")
-	cmd.Stdin = bytes.NewReader(image)
+	cmd.Stdin = bytes.NewReader(tarball)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("importing the image: %w: %s", err, out)
+		return fmt.Errorf("importing the image %s: %w: %s", image, err, out)
 	}
 	return nil
 }
 
-// archive returns an image as docker save writes one.
-func archive(program []byte) ([]byte, error) {
-	layer, err := pack(entry{"payload", program, 0o755})
+// archive returns an image as docker save writes one, whose user is nobody in particular.
+func archive(image, name string, program []byte) ([]byte, error) {
+	layer, err := pack(entry{name, program, 0o755})
 	if err != nil {
 		return nil, err
 	}
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH,
 		"os":           "linux",
-		"config":       map[string]any{"Entrypoint": []string{"/payload"}},
+		"config":       map[string]any{"Entrypoint": []string{"/" + name}, "User": "65532:65532"},
 		"rootfs":       map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
 	})
 	if err != nil {
 		return nil, err
 	}
-	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{Image}, "Layers": []string{"layer.tar"}}})
+	manifest, err := json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{image}, "Layers": []string{"layer.tar"}}})
 	if err != nil {
 		return nil, err
 	}

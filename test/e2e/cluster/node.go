@@ -86,9 +86,8 @@ func (c *Cluster) startContainerd(ctx context.Context, runc string) error {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("writing containerd's configuration: %w", err)
 	}
-	socket := filepath.Join(c.sockets(), "containerd.sock")
 	listens := func(ctx context.Context, _ time.Time) error {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(c.sockets(), "containerd.sock"))
 		if err != nil {
 			return err
 		}
@@ -98,7 +97,7 @@ func (c *Cluster) startContainerd(ctx context.Context, runc string) error {
 	if c.Containerd, err = c.start(ctx, "containerd", listens, "--config", config); err != nil {
 		return err
 	}
-	return c.importImage(ctx, socket)
+	return c.Import(ctx, Image, filepath.Join(c.dir, "bin", "payload"))
 }
 
 // startKubelet starts the kubelet and waits until the node is ready and pods can be created.
@@ -108,10 +107,15 @@ func (c *Cluster) startKubelet(ctx context.Context) error {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("writing the kubelet's configuration: %w", err)
 	}
-	var err error
-	c.Kubelet, err = c.start(ctx, "kubelet", c.nodeReady,
+	args := []string{
 		"--config", config, "--kubeconfig", c.kubeconfig("kubelet"), "--hostname-override", Node,
-		"--root-dir", filepath.Join(c.dir, "kubelet"), "--cert-dir", filepath.Join(c.dir, "kubelet", "pki"))
+		"--root-dir", filepath.Join(c.dir, "kubelet"), "--cert-dir", filepath.Join(c.dir, "kubelet", "pki"),
+	}
+	if c.services {
+		args = append(args, "--node-ip", Address) // It would ask a DNS for its name.
+	}
+	var err error
+	c.Kubelet, err = c.start(ctx, "kubelet", c.nodeReady, args...)
 	return err
 }
 

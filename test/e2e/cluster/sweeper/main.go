@@ -166,7 +166,8 @@ func (s sweeper) processes() ([]int, error) {
 		args := strings.Split(string(line), "\x00")
 		switch filepath.Base(args[0]) {
 		case "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "oakum",
-			"containerd", "containerd-shim-runc-v2", "runc", "ctr", "kubelet", "plugin", "whereabouts", "whereabouts-controlloop":
+			"containerd", "containerd-shim-runc-v2", "runc", "ctr", "kubelet", "plugin", "whereabouts", "whereabouts-controlloop",
+			"kube-proxy", "ptp", "host-local":
 		default:
 			continue
 		}
