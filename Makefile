@@ -38,23 +38,25 @@ build: ## compile bin/oakum
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/oakum .
 
 .PHONY: generate
-generate: bin/controller-gen ## derive deep copies, CRDs, webhook manifests, RBAC and docs/cli.md from the code
+generate: bin/controller-gen bin/helm-docs ## derive deep copies, manifests, RBAC, docs/cli.md and the chart's README
 	bin/controller-gen object paths=./apis/... paths=./backends/...
 	bin/controller-gen crd paths=./apis/ipam/... output:crd:dir=config/crd
 	bin/controller-gen webhook paths=./webhooks output:webhook:dir=config/webhook
 	bin/controller-gen rbac:roleName=oakum paths=./cli output:rbac:dir=config/rbac
 	go test ./cli -run '^TestDocs$$' -update
+	bin/helm-docs --chart-search-root charts --log-level warning
 
 .PHONY: verify
-verify: bin/golangci-lint bin/kustomize ## check generated files, modules, format and code; only regenerates
-	@before=$$(mktemp -d); trap 'rm -rf "$$before"' EXIT; cp -R apis backends config docs "$$before"; \
+verify: bin/golangci-lint bin/kustomize bin/helm ## check generated files, modules, format and code; only regenerates
+	@before=$$(mktemp -d); trap 'rm -rf "$$before"' EXIT; cp -R apis backends charts config docs "$$before"; \
 	$(MAKE) --no-print-directory generate; \
-	for folder in apis backends config docs; do git --no-pager diff --no-index "$$before/$$folder" $$folder || stale=yes; done; \
+	for folder in apis backends charts config docs; do git --no-pager diff --no-index "$$before/$$folder" $$folder || stale=yes; done; \
 	if [[ $${stale-} ]]; then echo 'The files above were stale. They are fresh now: commit them.' >&2; exit 1; fi
 	bin/kustomize build config/default > /dev/null
 	@whole=$$(mktemp -d -p config); trap 'rm -rf "$$whole"' EXIT; echo 'bin/kustomize build, with every component'; \
 	printf 'resources: [../default]\ncomponents: [../pods, ../whereabouts, ../coil, ../calico]\n' > "$$whole/kustomization.yaml"; \
 	bin/kustomize build "$$whole" > /dev/null
+	bin/helm lint --strict --quiet charts/oakum
 	@for module in . tools/*/; do echo "go -C $$module mod tidy -diff"; go -C $$module mod tidy -diff; done
 	"$$(go env GOROOT)/bin/gofmt" -d .
 	go vet -tags e2e ./...
@@ -65,7 +67,7 @@ lint: bin/golangci-lint ## run the linters alone
 	bin/golangci-lint run
 
 .PHONY: test
-test: $(control-plane) bin/kustomize ## run every test; concurrent packages once more with the race detector
+test: $(control-plane) bin/kustomize bin/helm ## run every test; concurrent packages once more with the race detector
 	go test -timeout 20m ./...
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
@@ -133,6 +135,8 @@ bin/controller-gen: tools/generate/go.mod tools/generate/go.sum
 	@$(call compile,generate,sigs.k8s.io/controller-tools/cmd/controller-gen,1 minute)
 bin/kustomize: tools/generate/go.mod tools/generate/go.sum
 	@$(call compile,generate,sigs.k8s.io/kustomize/kustomize/v5,1 minute)
+bin/helm-docs: tools/helmdocs/go.mod tools/helmdocs/go.sum
+	@$(call compile,helmdocs,github.com/norwoodj/helm-docs/cmd/helm-docs,30 seconds)
 bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@$(call compile,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,2 minutes)
 bin/benchstat: tools/bench/go.mod tools/bench/go.sum

@@ -107,6 +107,7 @@ func layers() map[string]layer {
 		},
 		"test/controlplane": {imports: []string{"..."}},
 		"test/envtest":      {imports: []string{"..."}},
+		"test/chart":        {imports: []string{"..."}},
 		"test/e2e":          {imports: []string{"..."}},
 		"test/local":        {imports: []string{"..."}},
 		"test/bench":        {imports: []string{"..."}},
