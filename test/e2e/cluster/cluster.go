@@ -163,10 +163,12 @@ func (c *Cluster) Stop() error {
 	for _, p := range c.processes {
 		p.Kill()
 	}
-	err := c.ControlPlane.Stop()
+	// Pods first: while their requests last, the API server does not end.
+	var err error
 	if c.sweeper != nil {
-		err = errors.Join(err, c.watch.Close(), c.sweeper.Wait())
+		err = errors.Join(c.watch.Close(), c.sweeper.Wait())
 	}
+	err = errors.Join(err, c.ControlPlane.Stop())
 	c.sweeper = nil
 	if err != nil {
 		return fmt.Errorf("stopping the cluster: %w", err)

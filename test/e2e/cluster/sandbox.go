@@ -10,7 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -59,6 +61,40 @@ func (c *Cluster) Sandboxes() ([]Sandbox, error) {
 	}
 	slices.SortFunc(sandboxes, func(a, b Sandbox) int { return cmp.Or(strings.Compare(a.Pod, b.Pod), strings.Compare(a.ID, b.ID)) })
 	return sandboxes, nil
+}
+
+// KillContainers ends what runs in a pod, given as namespace/name, without a warning. The pause container stays, and the kubelet
+// starts the others again.
+func (c *Cluster) KillContainers(pod string) error {
+	bundles, err := filepath.Glob(filepath.Join(c.dir, "containerd", "state", "io.containerd.runtime.v2.task", "k8s.io", "*"))
+	if err != nil {
+		return fmt.Errorf("listing containers: %w", err)
+	}
+	killed := 0
+	for _, bundle := range bundles {
+		spec, err := task(bundle)
+		a := spec.Annotations
+		name := a["io.kubernetes.cri.sandbox-namespace"] + "/" + a["io.kubernetes.cri.sandbox-name"]
+		if err != nil || name != pod || a["io.kubernetes.cri.container-name"] == "" {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(bundle, "init.pid"))
+		if err != nil {
+			return fmt.Errorf("killing the containers of %s: %w", pod, err)
+		}
+		pid, err := strconv.Atoi(string(bytes.TrimSpace(text)))
+		if err != nil {
+			return fmt.Errorf("killing the containers of %s: %w", pod, err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			return fmt.Errorf("killing the containers of %s: %w", pod, err)
+		}
+		killed++
+	}
+	if killed == 0 {
+		return fmt.Errorf("killing the containers of %s: none runs", pod)
+	}
+	return nil
 }
 
 // spec is what is read of a container's specification.

@@ -1,0 +1,156 @@
+//go:build e2e
+
+package install
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/oakum-dev/oakum/test/e2e/cluster"
+	"github.com/oakum-dev/oakum/test/fixture"
+)
+
+// recovery is how long anything with certificates may take until writes are judged again.
+const recovery = time.Minute
+
+func TestCertificates(t *testing.T) {
+	p := found(t)
+	p.scene("somebody provides it", provided)
+	p.scene("the manager makes it, in place of the one that was provided", selfSigned)
+	p.scene("the Secret with the manager's authorities is deleted", secretDeleted)
+	p.scene("the caBundle is emptied", bundleEmptied)
+}
+
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte
+}
+
+// certify returns a certificate in PEM, and its key: of this authority, or of its own where that is nil.
+func (a *authority) certify(template *x509.Certificate) (cert, key []byte, _ *ecdsa.PrivateKey, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.NotBefore = time.Now().Add(-time.Hour)
+	template.NotAfter = time.Now().Add(24 * time.Hour)
+	parent, signer := template, private
+	if a != nil {
+		parent, signer = a.cert, a.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &private.PublicKey, signer)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	raw, err := x509.MarshalECPrivateKey(private)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: raw}), private, err
+}
+
+func (p *place) authority() *authority {
+	p.t.Helper()
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: "provided"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	cert, _, key, err := (*authority)(nil).certify(template)
+	p.must(err)
+	block, _ := pem.Decode(cert)
+	parsed, err := x509.ParseCertificate(block.Bytes)
+	p.must(err)
+	return &authority{parsed, key, cert}
+}
+
+func provided(p *place) {
+	a := p.authority()
+	cert, key, _, err := a.certify(&x509.Certificate{
+		DNSNames: []string{release + "." + namespace + ".svc"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	})
+	p.must(err)
+	p.must(p.Client.Create(p.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	p.must(p.Client.Create(p.t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ours"}, Type: corev1.SecretTypeTLS,
+		Data: map[string][]byte{corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key},
+	}))
+	bundle := filepath.Join(p.dir, "ca.pem")
+	p.must(os.WriteFile(bundle, a.pem, 0o600))
+	p.install("certificates.mode=provided", "certificates.provided.secretName=ours", "certificates.provided.caBundle="+string(a.pem))
+	p.must(p.Client.Create(p.t.Context(), fixture.Pool("first", fixture.Network("shared"), fixture.Subnet("10.90.0.0/24", ""), fixture.Cooldown(0))))
+	p.must(p.Client.Create(p.t.Context(), fixture.Block("first", 0, cluster.Node)))
+	p.judged()
+}
+
+// judged waits until a write that only a webhook refuses is refused by it, and tells how long that took.
+func (p *place) judged() {
+	p.t.Helper()
+	began := time.Now()
+	p.eventually("a write is judged", func(ctx context.Context) error {
+		err := p.Client.Create(ctx, fixture.Pool("second", fixture.Network("shared"), fixture.Subnet("10.90.0.0/25", "")), client.DryRunAll)
+		if apierrors.IsInvalid(err) {
+			return nil
+		}
+		return fmt.Errorf("the answer is %w", errors.Join(err, errors.New("not that of the webhook")))
+	})
+	took := time.Since(began)
+	p.t.Logf("judged after %.1f s", took.Seconds())
+	if took > recovery {
+		p.t.Errorf("writes were judged after %s, want %s at most", took, recovery)
+	}
+}
+
+func selfSigned(p *place) {
+	p.upgrade()
+	p.rolledOut()
+	p.judged()
+}
+
+func secretDeleted(p *place) {
+	load := p.stream("first")
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: release + "-webhook-ca"}}
+	p.must(p.Client.Get(p.t.Context(), client.ObjectKeyFromObject(secret), secret))
+	before := secret.Data["ca.crt"]
+	began := time.Now()
+	p.must(p.Client.Delete(p.t.Context(), secret))
+	p.eventually("there is a Secret again", func(ctx context.Context) error {
+		return p.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret)
+	})
+	p.t.Logf("it is there again after %.1f s", time.Since(began).Seconds())
+	if !bytes.Equal(before, secret.Data["ca.crt"]) {
+		p.t.Error("the authorities are others than before, although the managers knew them")
+	}
+	p.judged()
+	load.end(p)
+}
+
+func bundleEmptied(p *place) {
+	c := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}}
+	p.must(p.Client.Get(p.t.Context(), client.ObjectKeyFromObject(c), c))
+	var patch []byte
+	for i := range c.Webhooks {
+		patch = fmt.Appendf(patch, `,{"op":"remove","path":"/webhooks/%d/clientConfig/caBundle"}`, i)
+	}
+	patch[0] = '['
+	p.must(p.Client.Patch(p.t.Context(), c, client.RawPatch(types.JSONPatchType, append(patch, ']'))))
+	p.judged()
+}
