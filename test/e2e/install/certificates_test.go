@@ -96,7 +96,7 @@ func provided(p *place) {
 	bundle := filepath.Join(p.dir, "ca.pem")
 	p.must(os.WriteFile(bundle, a.pem, 0o600))
 	p.install("certificates.mode=provided", "certificates.provided.secretName=ours", "certificates.provided.caBundle="+string(a.pem))
-	p.must(p.Client.Create(p.t.Context(), fixture.Pool("first", fixture.Network("shared"), fixture.Subnet("10.90.0.0/24", ""), fixture.Cooldown(0))))
+	p.must(p.Client.Create(p.t.Context(), fixture.Pool("first", fixture.Network("shared"), fixture.Subnet("10.90.0.0/24", ""), fixture.BlockSize(5))))
 	p.must(p.Client.Create(p.t.Context(), fixture.Block("first", 0, cluster.Node)))
 	p.judged()
 }
@@ -106,7 +106,7 @@ func (p *place) judged() {
 	p.t.Helper()
 	began := time.Now()
 	p.eventually("a write is judged", func(ctx context.Context) error {
-		err := p.Client.Create(ctx, fixture.Pool("second", fixture.Network("shared"), fixture.Subnet("10.90.0.0/25", "")), client.DryRunAll)
+		err := p.Client.Create(ctx, fixture.Pool("second", fixture.Network("shared"), fixture.Subnet("10.90.0.0/25", ""), fixture.BlockSize(5)), client.DryRunAll)
 		if apierrors.IsInvalid(err) {
 			return nil
 		}

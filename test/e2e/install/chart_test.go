@@ -41,6 +41,7 @@ func (p *place) scene(what string, play func(*place)) {
 
 func TestChart(t *testing.T) {
 	p := found(t)
+	p.scene("from an older chart and back", upgraded)
 	p.scene("as it comes", defaults)
 	p.scene("what Oakum's account and strangers may do", strangers)
 	p.scene("addresses are free before their pods are gone", lives)
@@ -201,7 +202,7 @@ func (s *stream) end(p *place) {
 }
 
 func rolls(p *place) {
-	p.must(p.Client.Create(p.t.Context(), fixture.Pool("rolls", fixture.Subnet("10.92.0.0/24", ""), fixture.Cooldown(0))))
+	p.must(p.Client.Create(p.t.Context(), fixture.Pool("rolls", fixture.Subnet("10.92.0.0/24", ""), fixture.BlockSize(5))))
 	p.must(p.Client.Create(p.t.Context(), fixture.Block("rolls", 0, cluster.Node)))
 	before, err := p.replicas(p.t.Context())
 	p.must(err)

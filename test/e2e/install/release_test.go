@@ -43,10 +43,16 @@ func quick() []string {
 // install installs the chart as the README says, waits as helm does, and returns what it prints.
 func (p *place) install(set ...string) string {
 	p.t.Helper()
+	p.image()
+	return p.helm(append([]string{"install", release, p.chart(), "--create-namespace", "--wait", "--timeout", "2m"}, values(set)...)...)
+}
+
+// image gives the node Oakum's image, as Dockerfile makes it.
+func (p *place) image() {
+	p.t.Helper()
 	root, err := controlplane.Root()
 	p.must(err)
 	p.must(p.Import(p.t.Context(), image+":test", filepath.Join(root, "bin", "oakum")))
-	return p.helm(append([]string{"install", release, p.chart(), "--create-namespace", "--wait", "--timeout", "2m"}, values(set)...)...)
 }
 
 // upgrade gives the release these values in place of those that it has.
@@ -110,7 +116,7 @@ func (p *place) logs() string {
 		text, readErr := os.ReadFile(file)
 		err = errors.Join(err, readErr)
 		lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-		fmt.Fprintf(&b, "%s:\n%s\n", strings.TrimPrefix(file, p.dir), strings.Join(lines[max(0, len(lines)-15):], "\n"))
+		fmt.Fprintf(&b, "%s:\n%s\n", strings.TrimPrefix(file, p.dir), strings.Join(lines[max(0, len(lines)-5):], "\n"))
 	}
 	p.must(err)
 	return b.String()
@@ -170,7 +176,7 @@ func (p *place) rolledOut() {
 func (p *place) inhabit(pool, subnet string, n int) []*corev1.Pod {
 	p.t.Helper()
 	p.eventually("the webhooks are called", func(ctx context.Context) error {
-		return p.Client.Create(ctx, fixture.Pool(pool, fixture.Subnet(subnet, ""), fixture.Cooldown(0)))
+		return p.Client.Create(ctx, fixture.Pool(pool, fixture.Subnet(subnet, ""), fixture.BlockSize(5)))
 	})
 	pods := make([]*corev1.Pod, n)
 	for i := range pods {
