@@ -61,16 +61,21 @@ type uninstaller struct {
 	out    io.Writer
 }
 
+// registrations returns the names of our webhook configurations, of either kind. Which of them are installed depends on what
+// is guarded.
+func registrations() (mutating, validating []string) {
+	return []string{"oakum", "oakum-pods", "oakum-whereabouts"}, []string{"oakum", "oakum-calico", "oakum-coil", "oakum-whereabouts"}
+}
+
 // guards are our webhooks and policies, in the order in which they go.
 func guards() []client.Object {
-	objects := []client.Object{
-		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
-		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-pods"}},
-		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-calico"}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-coil"}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
+	var objects []client.Object
+	mutating, validating := registrations()
+	for _, name := range mutating {
+		objects = append(objects, &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	for _, name := range validating {
+		objects = append(objects, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	for _, name := range []string{
 		"finalizers." + v1alpha1.Group, "confinement." + v1alpha1.Group, "block-in-use." + v1alpha1.Group, "node-writer." + v1alpha1.Group,
