@@ -43,6 +43,7 @@ generate: bin/controller-gen bin/helm-docs ## derive deep copies, manifests, RBA
 	bin/controller-gen crd paths=./apis/ipam/... output:crd:dir=config/crd
 	bin/controller-gen webhook paths=./webhooks output:webhook:dir=config/webhook
 	bin/controller-gen rbac:roleName=oakum paths=./cli output:rbac:dir=config/rbac
+	bin/controller-gen rbac:roleName=oakum-selfsigned paths=./certs output:rbac:dir=config/selfsigned
 	go test ./cli -run '^TestDocs$$' -update
 	bin/helm-docs --chart-search-root charts --log-level warning
 
@@ -53,6 +54,7 @@ verify: bin/golangci-lint bin/kustomize bin/helm ## check generated files, modul
 	for folder in apis backends charts config docs; do git --no-pager diff --no-index "$$before/$$folder" $$folder || stale=yes; done; \
 	if [[ $${stale-} ]]; then echo 'The files above were stale. They are fresh now: commit them.' >&2; exit 1; fi
 	bin/kustomize build config/default > /dev/null
+	bin/kustomize build config/selfsigned > /dev/null
 	@whole=$$(mktemp -d -p config); trap 'rm -rf "$$whole"' EXIT; echo 'bin/kustomize build, with every component'; \
 	printf 'resources: [../default]\ncomponents: [../pods, ../whereabouts, ../coil, ../calico]\n' > "$$whole/kustomization.yaml"; \
 	bin/kustomize build "$$whole" > /dev/null

@@ -87,6 +87,8 @@ func layers() map[string]layer {
 			tests:   tests,
 		},
 
+		"certs": {imports: append([]string{"ipam", "cluster"}, kubernetes...), tests: tests},
+
 		"audit": {
 			imports: append([]string{"ipam", "apis/...", "backends", "cluster"}, kubernetes...),
 			tests:   tests,
@@ -94,7 +96,7 @@ func layers() map[string]layer {
 
 		"cli": {
 			imports: append([]string{
-				"ipam", "apis/...", "backends/...", "cluster", "webhooks", "finalizers", "audit",
+				"ipam", "apis/...", "backends/...", "cluster", "webhooks", "finalizers", "audit", "certs",
 				"github.com/go-logr/zapr", "github.com/spf13/cobra/...", "go.uber.org/zap/...", "golang.org/x/term",
 			}, kubernetes...),
 			tests: tests,

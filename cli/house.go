@@ -71,6 +71,8 @@ type house struct {
 	settings *config.Configuration
 	clock    cluster.Clock
 	log      logr.Logger
+	// certificates are those of the webhook server.
+	certificates certificates
 	// notReady says what is missing; nil means that nothing is known yet, an empty string that nothing is missing.
 	notReady atomic.Pointer[string]
 }
@@ -113,6 +115,9 @@ func (h *house) wired(*http.Request) error {
 
 // serves is the readiness check of the webhook server: it answers, with a certificate that is valid now.
 func (h *house) serves(r *http.Request) error {
+	if _, err := h.certificates.current(); err != nil {
+		return err
+	}
 	host := h.settings.Webhook.Host
 	if host == "" {
 		host = "localhost"
@@ -129,8 +134,8 @@ func (h *house) serves(r *http.Request) error {
 	now := h.clock().Wall
 	for _, cert := range conn.(*tls.Conn).ConnectionState().PeerCertificates[:1] {
 		if now.Before(cert.NotBefore) || now.After(cert.NotAfter) {
-			return fmt.Errorf("the webhook server's certificate is valid from %s to %s: renew it in %s",
-				cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), h.settings.Webhook.CertDir)
+			return fmt.Errorf("the webhook server's certificate is valid from %s to %s: %s",
+				cert.NotBefore.Format(time.RFC3339), cert.NotAfter.Format(time.RFC3339), h.certificates.remedy)
 		}
 	}
 	return nil

@@ -48,7 +48,11 @@ func selfSigned(t *testing.T, middle time.Time) tls.Certificate {
 func at(address net.Addr) *house {
 	settings := config.Default()
 	settings.Webhook.Host, settings.Webhook.Port = "127.0.0.1", address.(*net.TCPAddr).Port
-	return &house{settings: settings, clock: func() ipam.Moment { return ipam.Moment{Wall: noon()} }}
+	none := func() (*tls.Certificate, error) { return nil, nil }
+	return &house{
+		settings: settings, clock: func() ipam.Moment { return ipam.Moment{Wall: noon()} },
+		certificates: certificates{current: none, remedy: "renew it in the folder"},
+	}
 }
 
 func (h *house) servesNow(t *testing.T) string {
@@ -63,7 +67,7 @@ func message(err error) string {
 }
 
 func TestReadinessOfTheCertificate(t *testing.T) {
-	const renew = "the webhook server's certificate is valid from %s to %s: renew it in /var/run/oakum/webhook-certs"
+	const renew = "the webhook server's certificate is valid from %s to %s: renew it in the folder"
 	tests := map[string]struct {
 		// middle is the time around which the certificate is valid.
 		middle time.Time
@@ -84,6 +88,14 @@ func TestReadinessOfTheCertificate(t *testing.T) {
 				t.Errorf("the check says %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestReadinessWithoutACertificate(t *testing.T) {
+	h := at(&net.TCPAddr{})
+	h.certificates.current = func() (*tls.Certificate, error) { return nil, errors.New("there is no certificate yet") }
+	if got, want := h.servesNow(t), "there is no certificate yet"; got != want {
+		t.Errorf("the check says %q, want %q", got, want)
 	}
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -20,6 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
@@ -100,30 +102,37 @@ func RunManager(ctx context.Context, kube *rest.Config, settings *config.Configu
 	if err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(kube, options(settings, scheme, log))
+	served, err := newCertificates(settings, clock, log)
+	if err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(kube, options(settings, scheme, log, served))
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
 	}
-	h := &house{mgr: mgr, settings: settings, clock: clock, log: log}
+	if err := served.keep(mgr, metrics.Registry); err != nil {
+		return err
+	}
+	h := &house{mgr: mgr, settings: settings, clock: clock, log: log, certificates: served}
 	if err := h.open(); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)
 }
 
-func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Logger) ctrl.Options {
+func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Logger, served certificates) ctrl.Options {
 	slim := cluster.Slim()
 	slim[&coordinationv1.Lease{}] = cache.ByObject{
 		Namespaces: map[string]cache.Config{settings.Namespace: {}},
 		Label:      labels.SelectorFromSet(labels.Set{v1alpha1.ClaimLabel: "true"}),
 	}
-	metrics := metricsserver.Options{
+	server := metricsserver.Options{
 		BindAddress:   settings.Metrics.BindAddress,
 		SecureServing: settings.Metrics.Secure,
 		CertDir:       settings.Metrics.CertDir,
 	}
 	if settings.Metrics.Secure {
-		metrics.FilterProvider = filters.WithAuthenticationAndAuthorization
+		server.FilterProvider = filters.WithAuthenticationAndAuthorization
 	}
 	election := settings.LeaderElection
 	namespace := election.Namespace
@@ -137,10 +146,10 @@ func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Lo
 		// The cache holds Pods and Nodes in a form of its own, so nobody may read them from it as what they are.
 		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Pod{}, &corev1.Node{}}}},
 
-		Metrics:                metrics,
+		Metrics:                server,
 		HealthProbeBindAddress: settings.Health.BindAddress,
 		WebhookServer: webhook.NewServer(webhook.Options{
-			Host: settings.Webhook.Host, Port: settings.Webhook.Port, CertDir: settings.Webhook.CertDir,
+			Host: settings.Webhook.Host, Port: settings.Webhook.Port, TLSOpts: []func(*tls.Config){served.serve},
 		}),
 
 		LeaderElection:                election.Enabled,

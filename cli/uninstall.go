@@ -153,16 +153,21 @@ func names(objects []metav1.PartialObjectMetadata) string {
 // guards are our webhooks and policies.
 func guards() []client.Object { return append(webhookConfigurations(), policies()...) }
 
-func webhookConfigurations() []client.Object {
-	return []client.Object{
-		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
-		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-pods"}},
-		&admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum"}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-calico"}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-coil"}},
-		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "oakum-whereabouts"}},
+// registrations returns the names of our webhook configurations, of either kind. Which of them are installed depends on what
+// is guarded.
+func registrations() (mutating, validating []string) {
+	return []string{"oakum", "oakum-pods", "oakum-whereabouts"}, []string{"oakum", "oakum-calico", "oakum-coil", "oakum-whereabouts"}
+}
+
+func webhookConfigurations() (objects []client.Object) {
+	mutating, validating := registrations()
+	for _, name := range mutating {
+		objects = append(objects, &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
+	for _, name := range validating {
+		objects = append(objects, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	}
+	return objects
 }
 
 func policies() (objects []client.Object) {

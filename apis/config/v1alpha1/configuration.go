@@ -111,8 +111,18 @@ type Webhook struct {
 	Host string `json:"host"`
 	// Port is 1 to 65535, default 9443.
 	Port int `json:"port"`
-	// CertDir holds tls.crt and tls.key. Default "/var/run/oakum/webhook-certs".
+	// CertDir holds tls.crt and tls.key. Default "/var/run/oakum/webhook-certs". It is not read where SelfSigned is set.
 	CertDir string `json:"certDir"`
+	// SelfSigned has the manager make its certificates itself. Nil, the default, means the files in CertDir.
+	SelfSigned *SelfSigned `json:"selfSigned,omitempty"`
+}
+
+// SelfSigned names what the manager needs to make its certificates, and to have the API server trust them.
+type SelfSigned struct {
+	// SecretName is that of the Secret in Configuration.Namespace in which the manager keeps its CAs.
+	SecretName string `json:"secretName"`
+	// ServiceName is that of the Service in Configuration.Namespace through which the API server calls the webhooks.
+	ServiceName string `json:"serviceName"`
 }
 
 // Log sets what is logged.

@@ -111,6 +111,9 @@ func (d *decoder) value(node *yaml.Node, path *field.Path, into reflect.Value) {
 		return
 	}
 	switch into.Kind() {
+	case reflect.Pointer:
+		into.Set(reflect.New(into.Type().Elem()))
+		d.value(node, path, into.Elem())
 	case reflect.Struct:
 		if node.Kind != yaml.MappingNode {
 			wrong("must be a mapping")

@@ -34,6 +34,10 @@ func TestDecode(t *testing.T) {
 				c.Audit.Quarantine = metav1.Duration{Duration: time.Hour}
 			},
 		},
+		"a part that is off by default stays so without a value": {
+			file: header + "webhook: {selfSigned: ~}\n",
+			want: func(*Configuration) {},
+		},
 		"the mode Off is a word, not the YAML 1.1 boolean": {
 			file: header + "backends: {native: {mode: Off}}\n",
 			want: func(c *Configuration) { c.Backends.Native.Mode = ModeOff },
@@ -75,7 +79,7 @@ audit: {interval: 30s, gracePeriod: 1m, quarantine: 2m, pace: {fraction: 0.25, m
 leaderElection: {enabled: true, namespace: leases, leaseDuration: 60s, renewDeadline: 40s, retryPeriod: 5s}
 metrics: {bindAddress: "127.0.0.1:9090", secure: false, certDir: /metrics}
 health: {bindAddress: "[::1]:9091"}
-webhook: {host: fd00::1, port: 10250, certDir: /webhook}
+webhook: {host: fd00::1, port: 10250, certDir: /webhook, selfSigned: {secretName: ca, serviceName: door}}
 log: {level: debug}
 `,
 			want: func(c *Configuration) {
@@ -121,8 +125,11 @@ log: {level: debug}
 					},
 					Metrics: Metrics{BindAddress: "127.0.0.1:9090", CertDir: "/metrics"},
 					Health:  Health{BindAddress: "[::1]:9091"},
-					Webhook: Webhook{Host: "fd00::1", Port: 10250, CertDir: "/webhook"},
-					Log:     Log{Level: LevelDebug},
+					Webhook: Webhook{
+						Host: "fd00::1", Port: 10250, CertDir: "/webhook",
+						SelfSigned: &SelfSigned{SecretName: "ca", ServiceName: "door"},
+					},
+					Log: Log{Level: LevelDebug},
 				}
 			},
 		},
@@ -270,6 +277,7 @@ func FuzzDecode(f *testing.F) {
 		header + "finalizers: {pods: {deadline: 1m, excludedNamespaces: [\"\\u2028\"]}}\n",
 		header + "audit: {gracePeriod: &a 5m, quarantine: *a}\nbackends: &b {native: *b}\n",
 		header + "webhook: {certDir: \"\\x85\\ufeff\", port: !!int \"1\"}\nlog: !!null {}\n",
+		header + "webhook: {selfSigned: {secretName: a.b, serviceName: c}}\n",
 		header + "? {a: b}\n: c\n? [d]\n: e\n<<: {}\n",
 	} {
 		f.Add([]byte(seed))

@@ -132,8 +132,24 @@ func (w Webhook) validate(path *field.Path) field.ErrorList {
 	if w.Port < 1 || w.Port > 65535 {
 		errs = append(errs, field.Invalid(path.Child("port"), w.Port, "must be 1 to 65535"))
 	}
+	if w.SelfSigned != nil {
+		return append(errs, w.SelfSigned.validate(path.Child("selfSigned"))...)
+	}
 	if w.CertDir == "" {
 		errs = append(errs, field.Required(path.Child("certDir"), "must be the folder of tls.crt and tls.key"))
+	}
+	return errs
+}
+
+func (s SelfSigned) validate(path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if len(validation.IsDNS1123Subdomain(s.SecretName)) > 0 {
+		errs = append(errs, field.Invalid(path.Child("secretName"), s.SecretName,
+			"must be the name of a Secret, such as oakum-webhook-ca: at most 253 lower case letters, digits, and inner hyphens and dots"))
+	}
+	if len(validation.IsDNS1035Label(s.ServiceName)) > 0 {
+		errs = append(errs, field.Invalid(path.Child("serviceName"), s.ServiceName,
+			"must be the name of a Service, such as oakum: at most 63 lower case letters, digits and inner hyphens, with a letter first"))
 	}
 	return errs
 }

@@ -176,6 +176,20 @@ func TestValidate(t *testing.T) {
 				`metrics.bindAddress: Invalid value: "localhost:65536": must be host:port such as ":8443" or "127.0.0.1:8443", or "0" for no server`,
 			},
 		},
+		"a manager that makes its certificates itself reads no files": {
+			change: func(c *Configuration) {
+				c.Webhook = Webhook{Port: 9443, SelfSigned: &SelfSigned{SecretName: "oakum.webhook-ca", ServiceName: "oakum"}}
+			},
+		},
+		"a manager that makes its certificates itself needs names for a Secret and a Service": {
+			change: func(c *Configuration) {
+				c.Webhook.SelfSigned = &SelfSigned{SecretName: "Oakum", ServiceName: "oakum.svc"}
+			},
+			want: []string{
+				`webhook.selfSigned.secretName: Invalid value: "Oakum": must be the name of a Secret, such as oakum-webhook-ca: at most 253 lower case letters, digits, and inner hyphens and dots`,
+				`webhook.selfSigned.serviceName: Invalid value: "oakum.svc": must be the name of a Service, such as oakum: at most 63 lower case letters, digits and inner hyphens, with a letter first`,
+			},
+		},
 		"the level is one of three": {
 			change: func(c *Configuration) { c.Log.Level = "warning" },
 			want:   []string{`log.level: Unsupported value: "warning": supported values: "debug", "info", "error"`},
