@@ -69,7 +69,7 @@ lint: bin/golangci-lint ## run the linters alone
 	bin/golangci-lint run
 
 .PHONY: test
-test: $(control-plane) bin/kustomize bin/helm ## run every test; concurrent packages once more with the race detector
+test: $(control-plane) bin/kustomize bin/helm bin/promtool ## run every test; concurrent packages once more with the race detector
 	go test -timeout 20m ./...
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
@@ -141,17 +141,22 @@ bin/helm-docs: tools/helmdocs/go.mod tools/helmdocs/go.sum
 	@$(call compile,helmdocs,github.com/norwoodj/helm-docs/cmd/helm-docs,30 seconds)
 bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@$(call compile,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,2 minutes)
+bin/promtool: tools/prometheus/go.mod tools/prometheus/go.sum
+	@$(call compile,prometheus,github.com/prometheus/prometheus/cmd/promtool,2 minutes)
+bin/prometheus: tools/prometheus/go.mod tools/prometheus/go.sum
+	@$(call compile,prometheus,github.com/prometheus/prometheus/cmd/prometheus,2 minutes)
 bin/benchstat: tools/bench/go.mod tools/bench/go.sum
 	@$(call compile,bench,golang.org/x/perf/cmd/benchstat,10 seconds)
 bin/helm: tools/helm/go.mod tools/helm/go.sum
 	@$(call compile,helm,helm.sh/helm/v4/cmd/helm,2 minutes)
 
 # compile,MODULE,PACKAGE,TIME builds the target from a package that tools/MODULE pins. Go's line for everything that
-# is fetched or compiled becomes one line in 250. The tags leave out what containerd would need C headers for.
+# is fetched or compiled becomes one line in 250. The tags leave out what containerd would need C headers for, and the
+# clouds in which Prometheus would look for targets.
 define compile
 version=$$(go -C tools/$(1) list -find -f '{{.Module.Version}}' $(2)); \
 	echo "building $(@F) $$version from source, once: about $(3) on 2 cores"; \
-	CGO_ENABLED=0 go -C tools/$(1) build -v -trimpath -tags no_btrfs,no_devmapper,no_zfs \
+	CGO_ENABLED=0 go -C tools/$(1) build -v -trimpath -tags no_btrfs,no_devmapper,no_zfs,remove_all_sd \
 	-ldflags "-s -w $(ldflags)" -o '$(CURDIR)/$@' $(2) 2>&1 | \
 	awk 'NF > 1 && !/^go: downloading / {print; next} ++n % 250 == 0 {print "  " n " modules and packages"; fflush()}'
 endef

@@ -107,6 +107,7 @@ func layers() map[string]layer {
 			imports: append([]string{"ipam"}, kubernetes...),
 			tests:   append([]string{"apis/config/v1alpha1", "backends/coil", "cluster", "webhooks"}, tests...),
 		},
+		"test/alerts":       {imports: []string{"..."}},
 		"test/controlplane": {imports: []string{"..."}},
 		"test/envtest":      {imports: []string{"..."}},
 		"test/chart":        {imports: []string{"..."}},

@@ -74,6 +74,7 @@ type Auditor struct {
 
 // Start runs the audit until the context ends. It implements manager.Runnable, on the leader.
 func (a *Auditor) Start(ctx context.Context) error {
+	a.Metrics.begin(a.Backend.Name(), a.Settings.Interval.Duration)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var due time.Duration // when the timer fires, in steady time

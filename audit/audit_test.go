@@ -399,6 +399,10 @@ func TestAnOwnerThatGoesIsSuspectedAtOnce(t *testing.T) {
 		if diff := cmp.Diff([]string{"other-eth0"}, d.left()); diff != "" {
 			t.Errorf("handles that are left (-want +got):\n%s", diff)
 		}
+		want := map[string]float64{"oakum_audit_interval_seconds native": 3600, "oakum_release_errors_total native": 0}
+		if diff := cmp.Diff(want, d.values("oakum_audit_interval_seconds", "oakum_release_errors_total")); diff != "" {
+			t.Errorf("metrics from the start (-want +got):\n%s", diff)
+		}
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

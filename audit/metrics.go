@@ -2,6 +2,7 @@ package audit
 
 import (
 	"errors"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -16,6 +17,7 @@ type Metrics struct {
 	candidates  *prometheus.GaugeVec
 	late        *prometheus.GaugeVec
 	duration    *prometheus.HistogramVec
+	interval    *prometheus.GaugeVec
 	success     *prometheus.GaugeVec
 	stopped     *prometheus.GaugeVec
 }
@@ -27,21 +29,28 @@ func NewMetrics(r prometheus.Registerer, releases, releaseErrors *prometheus.Cou
 	}
 	m := Metrics{
 		Releases: releases, ReleaseErrors: releaseErrors,
-		allocations: gauge("oakum_allocations", "Hand-outs that are recorded, by pool and state (in_use, unproven, orphaned).", "pool", "state"),
+		allocations: gauge("oakum_allocations", "Addresses that are handed out, by pool and state (in_use, unproven, orphaned); a pair counts once.", "pool", "state"),
 		capacity:    gauge("oakum_pool_capacity", "Addresses of a pool, reserved ones included; a pair counts once.", "pool"),
 		candidates:  gauge("oakum_leak_candidates", "Hand-outs that are suspected to have leaked."),
 		late:        gauge("oakum_allocations_starting_late", "Hand-outs that are kept for pods that have been Pending for over an hour."),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "oakum_audit_duration_seconds", Help: "How long a run of the audit takes.", Buckets: prometheus.ExponentialBuckets(0.01, 4, 8),
 		}, []string{"backend"}),
-		success: gauge("oakum_audit_last_success_timestamp_seconds", "When a run last read and judged everything."),
-		stopped: gauge("oakum_audit_stopped", "1 while the audit releases nothing because its evidence collapsed."),
+		interval: gauge("oakum_audit_interval_seconds", "How often an audit runs on this replica; absent where none does."),
+		success:  gauge("oakum_audit_last_success_timestamp_seconds", "When a run last read and judged everything."),
+		stopped:  gauge("oakum_audit_stopped", "1 while the audit releases nothing because its evidence collapsed."),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.allocations, m.capacity, m.candidates, m.late, m.duration, m.success, m.stopped} {
+	for _, c := range []prometheus.Collector{m.allocations, m.capacity, m.candidates, m.late, m.duration, m.interval, m.success, m.stopped} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// begin tells that an audit runs from now on. A counter that is there before it counts shows also the first failure.
+func (m Metrics) begin(backend string, interval time.Duration) {
+	m.interval.WithLabelValues(backend).Set(interval.Seconds())
+	m.ReleaseErrors.WithLabelValues(backend)
 }
 
 // observe counts a run.
@@ -55,17 +64,38 @@ func (m Metrics) observe(backend string, r result) {
 	if r.stopped != "" {
 		m.stopped.WithLabelValues(backend).Set(1)
 	}
+	allocations := count(r)
+	// Whoever scrapes between here and the end of the loops misses something, so nothing else is done in between.
 	m.allocations.DeletePartialMatch(prometheus.Labels{"backend": backend})
 	m.capacity.DeletePartialMatch(prometheus.Labels{"backend": backend})
 	for _, p := range r.pools {
 		m.capacity.WithLabelValues(backend, p.Name).Set(float64(p.Capacity()))
-		for _, s := range []state{inUse, unproven, orphaned} {
-			m.allocations.WithLabelValues(backend, p.Name, string(s)).Set(0)
-		}
 	}
-	for _, j := range r.judged {
-		m.allocations.WithLabelValues(backend, j.Allocation.Places[0].Pool, string(stateOf(j.Verdict))).Inc()
+	for in, n := range allocations {
+		m.allocations.WithLabelValues(backend, in.pool, string(in.state)).Set(float64(n))
 	}
 	m.candidates.WithLabelValues(backend).Set(float64(len(r.suspects)))
 	m.late.WithLabelValues(backend).Set(float64(r.late))
+}
+
+// holding is a part of a pool.
+type holding struct {
+	pool  string
+	state state
+}
+
+// count returns how many addresses are handed out of each pool, in the unit of its capacity.
+func count(r result) map[holding]int {
+	n := map[holding]int{}
+	for _, p := range r.pools {
+		for _, s := range []state{inUse, unproven, orphaned} {
+			n[holding{p.Name, s}] = 0
+		}
+	}
+	for _, j := range r.judged {
+		for _, p := range j.Allocation.Places {
+			n[holding{p.Pool, stateOf(j.Verdict)}] += p.Size()
+		}
+	}
+	return n
 }

@@ -308,7 +308,7 @@ func TestMetrics(t *testing.T) {
 	d.audits()
 	want := map[string]float64{
 		"oakum_allocations native default in_use":   1,
-		"oakum_allocations native default orphaned": 2,
+		"oakum_allocations native default orphaned": 3,
 		"oakum_allocations native default unproven": 1,
 		"oakum_allocations native empty in_use":     0,
 		"oakum_allocations native empty orphaned":   0,

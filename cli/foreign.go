@@ -148,6 +148,9 @@ func (h *house) whereabouts() foreign {
 			if err := hold(p); err != nil {
 				return nil, err
 			}
+			if err := h.tellOf(ctx, p, "IPPool", empty()); err != nil {
+				return nil, err
+			}
 			records := whereabouts.New(client, live, client, settings.Namespace, whereabouts.Optional{
 				NodeSlicePools:               h.appears(whereabouts.GroupVersion.WithKind("NodeSlicePool")),
 				NetworkAttachmentDefinitions: h.appears(whereabouts.AttachmentGroupVersion.WithKind("NetworkAttachmentDefinition")),

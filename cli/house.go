@@ -23,6 +23,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
@@ -192,12 +194,14 @@ type parts struct {
 	witness  *cluster.Witness
 	recorder events.EventRecorder
 	// records are those of which pods wait for the release: of backends that are enforced and hold pods.
-	records   *backends.Several
-	voice     finalizers.Voice
-	pods      finalizers.Pods
-	admission *prometheus.CounterVec
-	audits    audit.Metrics
-	identity  string
+	records *backends.Several
+	voice   finalizers.Voice
+	pods    finalizers.Pods
+	// terminating is told of everything that may wait for a finalizer of ours.
+	terminating *finalizers.Terminating
+	admission   *prometheus.CounterVec
+	audits      audit.Metrics
+	identity    string
 }
 
 // wire makes the parts and connects them.
@@ -221,6 +225,9 @@ func (h *house) wire(ctx context.Context) error {
 		},
 		webhooks.Pod{All: holdsAll(h.settings.Backends), Named: holds(h.settings.Backends.Whereabouts.Backend), ExcludedNamespaces: h.excluded()})
 	if err := h.bolt(records, &p); err != nil {
+		return err
+	}
+	if err := h.tell(ctx, p); err != nil {
 		return err
 	}
 	if err := h.watch(records, h.settings.Backends.Native, false, p); err != nil {
@@ -252,6 +259,8 @@ func (h *house) prepare(ctx context.Context) (p parts, err error) {
 	p.admission, err = webhooks.NewAdmissionTotal(registry)
 	failures = append(failures, err)
 	p.audits, err = audit.NewMetrics(registry, releases, releaseErrors)
+	failures = append(failures, err)
+	p.terminating, err = finalizers.NewTerminating(registry)
 	failures = append(failures, err)
 	p.voice, err = finalizers.NewVoice(h.log.WithName("finalizers"), p.recorder, h.clock, registry, releases, releaseErrors)
 	if err := errors.Join(append(failures, err)...); err != nil {
@@ -338,4 +347,24 @@ func (h *house) bolt(records *native.Backend, p *parts) (err error) {
 		Claim: &finalizers.Claim{Blocks: records, Client: client, Clock: h.clock, Namespace: settings.Namespace},
 	})
 	return err
+}
+
+// tell has the metrics tell of what waits for a finalizer of ours to come off.
+func (h *house) tell(ctx context.Context, p parts) error {
+	pods, nodes := p.witness.Informers()
+	return errors.Join(
+		p.terminating.Watch("Pod", pods, h.settings.Finalizers.Pods.Deadline.Duration),
+		p.terminating.Watch("Node", nodes, h.settings.Finalizers.Nodes.Deadline.Duration),
+		h.tellOf(ctx, p, "AddressPool", &v1alpha1.AddressPool{}),
+		h.tellOf(ctx, p, "AddressBlock", &v1alpha1.AddressBlock{}),
+	)
+}
+
+// tellOf does so with a kind whose objects wait for as long as it takes.
+func (h *house) tellOf(ctx context.Context, p parts, kind string, empty ctrlclient.Object) error {
+	informer, err := h.mgr.GetCache().GetInformer(ctx, empty, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watching %ss: %w", kind, err)
+	}
+	return p.terminating.Watch(kind, informer, 0)
 }

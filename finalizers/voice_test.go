@@ -50,7 +50,7 @@ func TestAReleaseIsExplained(t *testing.T) {
 	}
 }
 
-// metrics returns the value of each counter, and the count and sum of each histogram.
+// metrics returns the value of each counter and gauge, and the count and sum of each histogram.
 func metrics(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := registry.Gather()
@@ -67,7 +67,7 @@ func metrics(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 			if h := m.GetHistogram(); h != nil {
 				found[name+" (count)"], found[name+" (sum)"] = float64(h.GetSampleCount()), h.GetSampleSum()
 			} else {
-				found[name] = m.GetCounter().GetValue()
+				found[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}

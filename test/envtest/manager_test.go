@@ -172,27 +172,15 @@ func TestMetrics(t *testing.T) {
 	if err := s.client.Create(t.Context(), fixture.Block(s.name, 0, s.name)); err == nil {
 		t.Fatal("a block without a pool was admitted")
 	}
-	token := func(name string) string {
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-		s.create(account)
-		granted := &authenticationv1.TokenRequest{}
-		if err := s.client.SubResource("token").Create(t.Context(), account, granted); err != nil {
-			t.Fatal(err)
-		}
-		return granted.Status.Token
-	}
-	reader := token(s.name + "-reader")
-	s.bind("system:serviceaccount:default:"+s.name+"-reader", "oakum-metrics-reader")
-
-	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	t.Cleanup(c.CloseIdleConnections)
+	reader := s.metricsReader()
+	c := insecure(t)
 	for name, tt := range map[string]struct {
 		token string
 		code  int
 		text  string
 	}{
 		"nobody":               {"", http.StatusUnauthorized, "Unauthorized"},
-		"anybody":              {token(s.name), http.StatusForbidden, "Authorization denied for user system:serviceaccount:default:" + s.name},
+		"anybody":              {s.token(s.name), http.StatusForbidden, "Authorization denied for user system:serviceaccount:default:" + s.name},
 		"oakum-metrics-reader": {reader, http.StatusOK, `oakum_admission_total{backend="native",effect="Deny",rule="pool-draining"} `},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,4 +193,32 @@ func TestMetrics(t *testing.T) {
 			}
 		})
 	}
+}
+
+// token makes a ServiceAccount and returns its token.
+func (s *scene) token(name string) string {
+	s.t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	s.create(account)
+	granted := &authenticationv1.TokenRequest{}
+	if err := s.client.SubResource("token").Create(s.t.Context(), account, granted); err != nil {
+		s.t.Fatal(err)
+	}
+	return granted.Status.Token
+}
+
+// metricsReader returns the token of one who may read metrics.
+func (s *scene) metricsReader() string {
+	s.t.Helper()
+	token := s.token(s.name + "-reader")
+	s.bind("system:serviceaccount:default:"+s.name+"-reader", "oakum-metrics-reader")
+	return token
+}
+
+// insecure returns a client that trusts every server.
+func insecure(t *testing.T) *http.Client {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	t.Cleanup(c.CloseIdleConnections)
+	return c
 }
