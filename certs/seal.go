@@ -68,6 +68,11 @@ type Seal struct {
 	problem error
 }
 
+// Labels are those of a Secret that a Seal made.
+func Labels() map[string]string {
+	return map[string]string{"app.kubernetes.io/name": "oakum", "app.kubernetes.io/managed-by": "oakum"}
+}
+
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Seal) NeedLeaderElection() bool { return false }
 
@@ -206,7 +211,7 @@ func (s *Seal) keep(ctx context.Context, secret *corev1.Secret, all []Authority)
 	secret.Data = data
 	write := func() error { return s.Client.Update(ctx, secret) }
 	if secret.ResourceVersion == "" {
-		secret.Labels = map[string]string{"app.kubernetes.io/name": "oakum", "app.kubernetes.io/managed-by": "oakum"}
+		secret.Labels = Labels()
 		write = func() error { return s.Client.Create(ctx, secret) }
 	}
 	if err := write(); err != nil {

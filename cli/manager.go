@@ -96,6 +96,9 @@ func newLogger(level config.Level) (logr.Logger, error) {
 	return zapr.NewLogger(log), nil
 }
 
+// leaderLease is the name of the Lease that the leader holds.
+const leaderLease = "oakum-leader"
+
 // RunManager runs the operator against a cluster until the context ends.
 func RunManager(ctx context.Context, kube *rest.Config, settings *config.Configuration, clock cluster.Clock, log logr.Logger) error {
 	scheme, err := newScheme()
@@ -153,7 +156,7 @@ func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Lo
 		}),
 
 		LeaderElection:                election.Enabled,
-		LeaderElectionID:              "oakum-leader",
+		LeaderElectionID:              leaderLease,
 		LeaderElectionNamespace:       namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &election.LeaseDuration.Duration,

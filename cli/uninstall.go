@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
+	"github.com/oakum-dev/oakum/certs"
 )
 
 func newUninstall(c *connection) *cobra.Command {
@@ -50,7 +52,7 @@ Exit code 0: none is left. 1: something is left, or failed.`,
 			return u.uninstall(cmd.Context(), stop, finalizersOnly)
 		},
 	}
-	cmd.Flags().StringVar(&stop, "stop", "", "scale the manager's `namespace/deployment` to zero, and wait until its pods have ended")
+	cmd.Flags().StringVar(&stop, "stop", "", "scale the manager's `namespace/deployment` to zero, wait until its pods have ended, and remove its Leases and Secret")
 	cmd.Flags().BoolVar(&finalizersOnly, "finalizers-only", false, "leave webhooks and policies in place")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be removed, and change nothing")
 	return cmd
@@ -75,6 +77,9 @@ func (u uninstaller) uninstall(ctx context.Context, stop string, finalizersOnly 
 	}
 	if manager.Name != "" {
 		if err := u.stop(ctx, manager); err != nil {
+			return err
+		}
+		if err := u.clearOut(ctx, manager.Namespace); err != nil {
 			return err
 		}
 	}
@@ -138,6 +143,25 @@ func (u uninstaller) stop(ctx context.Context, key client.ObjectKey) error {
 	default:
 		return fmt.Errorf("waiting for the pods of Deployment %s to end: %w", key, err)
 	}
+	return nil
+}
+
+// clearOut removes what managers keep for themselves: claims to blocks, who leads, and the authorities of their certificates.
+func (u uninstaller) clearOut(ctx context.Context, namespace string) error {
+	all := []client.DeleteAllOfOption{client.InNamespace(namespace)}
+	if u.dryRun {
+		all = append(all, client.DryRunAll)
+	}
+	leader := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: leaderLease}}
+	err := errors.Join(
+		u.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, append(all, client.MatchingLabels{v1alpha1.ClaimLabel: "true"})...),
+		client.IgnoreNotFound(u.client.Delete(ctx, leader, u.deleteOptions()...)),
+		u.client.DeleteAllOf(ctx, &corev1.Secret{}, append(all, client.MatchingLabels(certs.Labels()))...),
+	)
+	if err != nil {
+		return fmt.Errorf("deleting the Leases and Secrets of managers in %s: %w", namespace, err)
+	}
+	u.say("deleted the Leases and Secrets of managers in %s", namespace)
 	return nil
 }
 

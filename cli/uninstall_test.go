@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
+	"github.com/oakum-dev/oakum/certs"
 	"github.com/oakum-dev/oakum/test/fixture"
 )
 
@@ -149,7 +151,8 @@ func TestUninstallStopsTheManager(t *testing.T) {
 	replica := func(name string) client.Object {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "oakum-system", Name: name, Labels: selector}}
 	}
-	end := "removed finalizers from 0 objects\nnone is left\n"
+	const cleared = "deleted the Leases and Secrets of managers in oakum-system\n"
+	end := cleared + "removed finalizers from 0 objects\nnone is left\n"
 	tests := map[string]struct {
 		objects []client.Object
 		args    []string
@@ -178,7 +181,7 @@ func TestUninstallStopsTheManager(t *testing.T) {
 			objects: []client.Object{deployment, replica("oakum-a")},
 			args:    []string{"--stop=oakum-system/oakum", "--dry-run", "--finalizers-only"},
 			after:   1000,
-			want:    answer{Stdout: wouldHave("scaled Deployment oakum-system/oakum to zero\nremoved finalizers from 0 objects\n")},
+			want:    answer{Stdout: wouldHave("scaled Deployment oakum-system/oakum to zero\n" + cleared + "removed finalizers from 0 objects\n")},
 		},
 		"unless the flag's value names no namespace": {
 			objects: []client.Object{deployment},
@@ -205,6 +208,38 @@ func TestUninstallStopsTheManager(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestUninstallRemovesWhatManagersKeepForThemselves(t *testing.T) {
+	in := func(o client.Object, namespace, name string, labels map[string]string) client.Object {
+		o.SetNamespace(namespace)
+		o.SetName(name)
+		o.SetLabels(labels)
+		return o
+	}
+	claim := map[string]string{v1alpha1.ClaimLabel: "true"}
+	objects := []client.Object{
+		in(&coordinationv1.Lease{}, "oakum-system", "block-1", claim),
+		in(&coordinationv1.Lease{}, "oakum-system", "oakum-leader", nil),
+		in(&coordinationv1.Lease{}, "oakum-system", "somebody-else", nil),
+		in(&coordinationv1.Lease{}, "elsewhere", "block-1", claim),
+		in(&corev1.Secret{}, "oakum-system", "oakum-webhook-ca", certs.Labels()),
+		in(&corev1.Secret{}, "oakum-system", "pull-secret", nil),
+	}
+	c := serve(t, interceptor.Funcs{}, objects...)
+	got := command(t, c, newUninstall, "--stop=oakum-system/oakum", "--finalizers-only")
+	if want := (answer{Stdout: "found no Deployment oakum-system/oakum\ndeleted the Leases and Secrets of managers in oakum-system\nremoved finalizers from 0 objects\nnone is left\n"}); got != want {
+		t.Errorf("answer (-want +got):\n%s", cmp.Diff(want, got))
+	}
+	var left []string
+	for _, o := range objects {
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err == nil {
+			left = append(left, o.GetNamespace()+"/"+o.GetName())
+		}
+	}
+	if diff := cmp.Diff([]string{"oakum-system/somebody-else", "elsewhere/block-1", "oakum-system/pull-secret"}, left); diff != "" {
+		t.Errorf("objects that are left (-want +got):\n%s", diff)
 	}
 }
 

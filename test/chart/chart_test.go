@@ -388,7 +388,7 @@ func (r release) settings(t *testing.T, name string) *config.Configuration {
 
 func TestTheManagerReadsWhatTheValuesSay(t *testing.T) {
 	want := config.Default()
-	//want.Webhook.SelfSigned = &config.SelfSigned{SecretName: "oakum-webhook-ca", ServiceName: "oakum"}
+	want.Webhook.SelfSigned = &config.SelfSigned{SecretName: "oakum-webhook-ca", ServiceName: "oakum"}
 	if diff := cmp.Diff(want, release{name: "oakum", namespace: "oakum-system"}.settings(t, "oakum")); diff != "" {
 		t.Errorf("without any value (-default of the program +chart):\n%s", diff)
 	}

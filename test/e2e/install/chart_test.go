@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -359,7 +360,7 @@ func uninstalled(p *place) {
 	var left []string
 	for _, kind := range []client.ObjectList{
 		&appsv1.DeploymentList{}, &corev1.ServiceList{}, &corev1.ServiceAccountList{}, &rbacv1.RoleList{}, &rbacv1.RoleBindingList{}, &corev1.PodList{},
-		&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{},
+		&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &corev1.ConfigMapList{}, &corev1.SecretList{},
 	} {
 		gvk, err := p.Client.GroupVersionKindFor(kind)
 		p.must(err)
@@ -370,6 +371,11 @@ func uninstalled(p *place) {
 				left = append(left, strings.TrimSuffix(gvk.Kind, "List")+" "+o.Name)
 			}
 		}
+	}
+	var leases coordinationv1.LeaseList
+	p.must(p.Client.List(p.t.Context(), &leases, client.InNamespace(namespace)))
+	for _, l := range leases.Items {
+		left = append(left, "Lease "+l.Name)
 	}
 	if len(left) > 0 {
 		p.t.Errorf("left are %q", left)

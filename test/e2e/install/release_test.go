@@ -157,16 +157,25 @@ func (p *place) scale(n int32) {
 // rolledOut waits until every replica is of the newest kind and ready, and no other is left.
 func (p *place) rolledOut() {
 	p.t.Helper()
-	p.eventually("the Deployment is rolled out", func(ctx context.Context) error {
+	p.eventually("every replica is ready", func(ctx context.Context) error {
+		var d appsv1.Deployment
+		if err := p.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: release}, &d); err != nil {
+			return err
+		}
+		if s, want := d.Status, *d.Spec.Replicas; s.ObservedGeneration != d.Generation || s.UpdatedReplicas != want || s.ReadyReplicas < want {
+			return fmt.Errorf("of %d replicas %d are new, and %d are ready\n%s", want, s.UpdatedReplicas, s.ReadyReplicas, p.logs())
+		}
+		return nil
+	})
+	p.eventually("every other replica has ended", func(ctx context.Context) error {
 		var d appsv1.Deployment
 		err := p.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: release}, &d)
 		pods, listErr := p.replicas(ctx)
 		if err := errors.Join(err, listErr); err != nil {
 			return err
 		}
-		s, want := d.Status, *d.Spec.Replicas
-		if s.ObservedGeneration != d.Generation || s.UpdatedReplicas != want || s.ReadyReplicas != want || s.Replicas != want || len(pods) != int(want) {
-			return fmt.Errorf("of %d replicas %d are ready, and there are %d pods: %s", want, s.ReadyReplicas, len(pods), p.logs())
+		if want := *d.Spec.Replicas; d.Status.ReadyReplicas != want || len(pods) != int(want) {
+			return fmt.Errorf("of %d replicas %d are ready, and there are %d pods\n%s", want, d.Status.ReadyReplicas, len(pods), p.logs())
 		}
 		return nil
 	})
