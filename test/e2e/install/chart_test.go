@@ -180,7 +180,7 @@ func (p *place) stream(block string) *stream {
 
 func (s *stream) write(p *place, block string, i int) {
 	began := time.Now()
-	patch := fmt.Appendf(nil, `{"spec":{"allocations":[{"offset":%d,"handle":"h%d","attributes":{"type":"External","name":"load"}}]}}`, i%32, i)
+	patch := fmt.Appendf(nil, `{"spec":{"allocations":[{"offset":%d,"handle":"h%[1]d","attributes":{"type":"External","name":"load"}}]}}`, i%32)
 	err := p.Client.Patch(context.WithoutCancel(p.t.Context()), fixture.Block(block, 0, ""), client.RawPatch(types.MergePatchType, patch))
 	s.mu.Lock()
 	defer s.mu.Unlock()
