@@ -44,10 +44,11 @@ type ControlPlane struct {
 	// Kubeconfig is the path of the admin's.
 	Kubeconfig string
 
-	root, dir string
-	env       *envtest.Environment
-	oakum     string
-	webhook   int
+	root, dir  string
+	env        *envtest.Environment
+	oakum      string
+	webhook    int
+	selfSigned bool
 }
 
 // Options are in what a control plane differs from the one that Start starts.
@@ -62,6 +63,8 @@ type Options struct {
 	Nodes bool
 	// Address is an address of this machine's that is not a loopback's, where pods reach the API server. Empty means 127.0.0.1.
 	Address string
+	// SelfSigned has the API server call the webhooks through their Service, and managers make the certificates for it.
+	SelfSigned bool
 }
 
 // Start starts the API server with all that config/ has for it, in a folder that it may fill. Stop must be called, also if
@@ -83,12 +86,52 @@ func StartWith(dir string, options Options) (*ControlPlane, error) {
 			paths = append(paths, policy)
 		}
 	}
+	if options.SelfSigned {
+		paths = append(paths, "selfsigned/role.yaml", "selfsigned/bindings.yaml")
+	}
 	for _, path := range paths {
 		if err := c.Apply(context.Background(), filepath.Join(c.root, "config", path)); err != nil {
 			return c, err
 		}
 	}
+	if options.SelfSigned {
+		if err := c.serve(context.Background()); err != nil {
+			return c, err
+		}
+	}
 	return c, c.awaitPolicies(context.Background())
+}
+
+// serve registers the webhooks as they are in config/webhook, behind a Service that leads to this machine. The API server
+// calls the port that the registration names.
+func (c *ControlPlane) serve(ctx context.Context) error {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "oakum"},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: "localhost"},
+	}
+	if err := c.Client.Create(ctx, service); err != nil {
+		return fmt.Errorf("making the Service: %w", err)
+	}
+	objects, err := Read(filepath.Join(c.root, "config", "webhook", "manifests.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		webhooks, _, err := unstructured.NestedSlice(object.Object, "webhooks")
+		if err != nil {
+			return fmt.Errorf("reading the webhooks of %s: %w", object.GetName(), err)
+		}
+		for _, w := range webhooks {
+			if err := unstructured.SetNestedField(w.(map[string]any), int64(c.webhook), "clientConfig", "service", "port"); err != nil {
+				return fmt.Errorf("setting the port of %s: %w", object.GetName(), err)
+			}
+		}
+		object.Object["webhooks"] = webhooks
+		if err := c.Client.Create(ctx, object); err != nil {
+			return fmt.Errorf("registering the webhooks: %w", err)
+		}
+	}
+	return nil
 }
 
 func exists(file string) bool {
@@ -133,7 +176,7 @@ func start(dir string, options Options) (*ControlPlane, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &ControlPlane{root: root, dir: dir, webhook: port, Kubeconfig: filepath.Join(dir, "kubeconfig"), oakum: filepath.Join(dir, "oakum.kubeconfig")}
+	c := &ControlPlane{root: root, dir: dir, webhook: port, selfSigned: options.SelfSigned, Kubeconfig: filepath.Join(dir, "kubeconfig"), oakum: filepath.Join(dir, "oakum.kubeconfig")}
 	c.env = &envtest.Environment{
 		BinaryAssetsDirectory:   filepath.Join(root, "bin", "control-plane"), // unless KUBEBUILDER_ASSETS is set
 		ErrorIfCRDPathMissing:   true,
@@ -152,7 +195,9 @@ func start(dir string, options Options) (*ControlPlane, error) {
 	}
 	if !options.Bare {
 		c.env.CRDDirectoryPaths = []string{filepath.Join(root, "config", "crd")}
-		c.env.WebhookInstallOptions.Paths = []string{filepath.Join(root, "config", "webhook")}
+		if !options.SelfSigned {
+			c.env.WebhookInstallOptions.Paths = []string{filepath.Join(root, "config", "webhook")}
+		}
 		for _, component := range options.Components {
 			c.env.WebhookInstallOptions.Paths = append(c.env.WebhookInstallOptions.Paths, filepath.Join(root, "config", component, "webhook.yaml"))
 		}

@@ -42,6 +42,9 @@ type Manager struct {
 // CertDir is the folder with the certificate that the managers show to the API server: tls.crt and tls.key.
 func (c *ControlPlane) CertDir() string { return c.env.WebhookInstallOptions.LocalServingCertDir }
 
+// Webhook is the address that the API server calls.
+func (c *ControlPlane) Webhook() string { return fmt.Sprintf("127.0.0.1:%d", c.webhook) }
+
 // StartManager starts a manager, to which the API server's webhook calls go, and waits until it is ready. The settings
 // are lines for the configuration file, beside those that say where to listen.
 func (c *ControlPlane) StartManager(ctx context.Context, binary, settings string) (*Manager, error) {
@@ -57,6 +60,15 @@ func (c *ControlPlane) LaunchManager(binary, settings string) (*Manager, error) 
 	return c.launch(binary, settings, c.webhook)
 }
 
+// LaunchAnother launches a manager that the API server does not call.
+func (c *ControlPlane) LaunchAnother(binary, settings string) (*Manager, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	return c.launch(binary, settings, port)
+}
+
 func (c *ControlPlane) launch(binary, settings string, webhook int) (*Manager, error) {
 	m := &Manager{Webhook: webhook, done: make(chan error, 1)}
 	for _, port := range []*int{&m.Health, &m.Metrics} {
@@ -65,14 +77,18 @@ func (c *ControlPlane) launch(binary, settings string, webhook int) (*Manager, e
 			return nil, err
 		}
 	}
+	certificates := "certDir: " + c.CertDir()
+	if c.selfSigned {
+		certificates = "selfSigned: {secretName: oakum-webhook-ca, serviceName: oakum}"
+	}
 	file := filepath.Join(c.dir, fmt.Sprintf("config-%d.yaml", webhook))
 	text := fmt.Sprintf(`apiVersion: config.oakum.dev/v1alpha1
 kind: Configuration
 namespace: oakum-system
-webhook: {host: 127.0.0.1, port: %d, certDir: %s}
+webhook: {host: 127.0.0.1, port: %d, %s}
 health: {bindAddress: "127.0.0.1:%d"}
 metrics: {bindAddress: "127.0.0.1:%d"}
-%s`, webhook, c.CertDir(), m.Health, m.Metrics, settings)
+%s`, webhook, certificates, m.Health, m.Metrics, settings)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("writing the configuration: %w", err)
 	}

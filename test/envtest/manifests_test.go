@@ -59,20 +59,20 @@ func TestSamplesAreAdmitted(t *testing.T) {
 	}
 }
 
-// installation is what kubectl apply -k config/default installs.
+// installation is what kubectl apply -k installs.
 type installation []*unstructured.Unstructured
 
-// build runs kustomize, and returns the file too.
-func build(t *testing.T) (file string, all installation) {
+// build runs kustomize on a folder of config/, and returns the file too.
+func build(t *testing.T, folder string) (file string, all installation) {
 	t.Helper()
 	root, err := controlplane.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	file = filepath.Join(t.TempDir(), "default.yaml")
-	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "kustomize"), "build", filepath.Join(root, "config", "default"), "--output", file)
+	file = filepath.Join(t.TempDir(), folder+".yaml")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "bin", "kustomize"), "build", filepath.Join(root, "config", folder), "--output", file)
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("building config/default: %v: %s (make bin/kustomize builds kustomize)", err, output)
+		t.Fatalf("building config/%s: %v: %s (make bin/kustomize builds kustomize)", folder, err, output)
 	}
 	all, err = controlplane.Read(file)
 	if err != nil {
@@ -84,7 +84,7 @@ func build(t *testing.T) (file string, all installation) {
 func TestDefaultInstallationIsApplied(t *testing.T) {
 	t.Parallel()
 	p := own(t, controlplane.StartBare)
-	file, all := build(t)
+	file, all := build(t, "default")
 	if err := p.Apply(t.Context(), certManager(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func every[T any](t *testing.T, all installation, kind string, do func(*T)) {
 
 func TestNamesInTheDefaultInstallationResolve(t *testing.T) {
 	t.Parallel()
-	_, all := build(t)
+	_, all := build(t, "default")
 	deployment := one[appsv1.Deployment](t, all, "Deployment", "oakum")
 	pod := deployment.Spec.Template
 	container := pod.Spec.Containers[0]
@@ -260,6 +260,48 @@ func TestNamesInTheDefaultInstallationResolve(t *testing.T) {
 				t.Errorf("subjects (-want +got):\n%s", diff)
 			}
 		})
+	})
+}
+
+// Without cert-manager nothing but the Service and the Secret that the settings name connects the parts.
+func TestSelfSignedInstallationFitsTogether(t *testing.T) {
+	t.Parallel()
+	_, all := build(t, "selfsigned")
+	pod := one[appsv1.Deployment](t, all, "Deployment", "oakum").Spec.Template
+	settings := settingsOf(t, all, pod.Spec)
+	if settings.Webhook.SelfSigned == nil {
+		t.Fatal("the certificates are not of its own making")
+	}
+	var volumes []string
+	for _, v := range pod.Spec.Volumes {
+		volumes = append(volumes, v.Name)
+	}
+	if diff := gocmp.Diff([]string{"config"}, volumes); diff != "" {
+		t.Errorf("volumes (-want +got):\n%s", diff)
+	}
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"create"}},
+		{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{settings.Webhook.SelfSigned.SecretName}, Verbs: []string{"get", "update"}},
+	}
+	if diff := gocmp.Diff(want, one[rbacv1.Role](t, all, "Role", "oakum-selfsigned").Rules); diff != "" {
+		t.Errorf("rights in the namespace (-want +got):\n%s", diff)
+	}
+	account := one[corev1.ServiceAccount](t, all, "ServiceAccount", pod.Spec.ServiceAccountName)
+	for _, binding := range []*unstructured.Unstructured{find(t, all, "ClusterRoleBinding", "oakum-selfsigned"), find(t, all, "RoleBinding", "oakum-selfsigned")} {
+		subjects, _, err := unstructured.NestedSlice(binding.Object, "subjects")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := gocmp.Diff([]any{map[string]any{"kind": "ServiceAccount", "namespace": account.Namespace, "name": account.Name}}, subjects); diff != "" {
+			t.Errorf("subjects of %s (-want +got):\n%s", binding.GetKind(), diff)
+		}
+	}
+	every(t, all, "ValidatingWebhookConfiguration", func(c *admissionregistrationv1.ValidatingWebhookConfiguration) {
+		for _, w := range c.Webhooks {
+			if s := w.ClientConfig.Service; s.Namespace != settings.Namespace || s.Name != settings.Webhook.SelfSigned.ServiceName {
+				t.Errorf("%s calls Service %s/%s, which gets no certificate", w.Name, s.Namespace, s.Name)
+			}
+		}
 	})
 }
 
