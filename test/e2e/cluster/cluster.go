@@ -162,7 +162,7 @@ func (c *Cluster) address() string {
 // Stop ends everything and removes what is outside the folder. A second call does nothing.
 func (c *Cluster) Stop() error {
 	c.killAll()
-	if err := errors.Join(c.ControlPlane.Stop(), c.swept()); err != nil {
+	if err := errors.Join(c.killContainers(), c.ControlPlane.Stop(), c.swept()); err != nil {
 		return fmt.Errorf("stopping the cluster: %w", err)
 	}
 	return nil

@@ -12,7 +12,7 @@ import (
 // disk would have, in the folder. Oakum's managers that run beside the cluster end too.
 func (c *Cluster) PowerOff() error {
 	c.killAll()
-	errs := []error{c.Halt(), c.swept()}
+	errs := []error{c.killContainers(), c.Halt(), c.swept()}
 	for _, memory := range []string{filepath.Join("containerd", "state"), "runc"} { // Elsewhere it is below /run.
 		errs = append(errs, os.RemoveAll(filepath.Join(c.dir, memory)))
 	}
