@@ -74,7 +74,7 @@ test: $(control-plane) bin/kustomize bin/helm bin/promtool ## run every test; co
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
 .PHONY: e2e
-e2e: build $(control-plane) $(node) $(network) $(kubectl) bin/helm ## test on a real node: needs root, runc, nftables and iproute2
+e2e: build $(control-plane) $(node) $(network) $(kubectl) bin/helm bin/certmanager ## test on a real node: needs root, runc, nftables and iproute2
 	PATH="$$PATH:$(abspath $(dir $(kubectl)))" go test -tags e2e -p 1 -count 1 -timeout 30m ./test/e2e/...
 
 .PHONY: bench
@@ -149,13 +149,15 @@ bin/benchstat: tools/bench/go.mod tools/bench/go.sum
 	@$(call compile,bench,golang.org/x/perf/cmd/benchstat,10 seconds)
 bin/helm: tools/helm/go.mod tools/helm/go.sum
 	@$(call compile,helm,helm.sh/helm/v4/cmd/helm,2 minutes)
+bin/certmanager: tools/certmanager/main.go tools/certmanager/go.mod tools/certmanager/go.sum
+	@$(call compile,certmanager,github.com/oakum-dev/oakum/tools/certmanager,2 minutes)
 
 # compile,MODULE,PACKAGE,TIME builds the target from a package that tools/MODULE pins. Go's line for everything that
 # is fetched or compiled becomes one line in 250. The tags leave out what containerd would need C headers for, and the
 # clouds in which Prometheus would look for targets.
 define compile
 version=$$(go -C tools/$(1) list -find -f '{{.Module.Version}}' $(2)); \
-	echo "building $(@F) $$version from source, once: about $(3) on 2 cores"; \
+	echo "building $(@F)$${version:+ $$version} from source, once: about $(3) on 2 cores"; \
 	CGO_ENABLED=0 go -C tools/$(1) build -v -trimpath -tags no_btrfs,no_devmapper,no_zfs,remove_all_sd \
 	-ldflags "-s -w $(ldflags)" -o '$(CURDIR)/$@' $(2) 2>&1 | \
 	awk 'NF > 1 && !/^go: downloading / {print; next} ++n % 250 == 0 {print "  " n " modules and packages"; fflush()}'

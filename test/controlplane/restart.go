@@ -20,6 +20,25 @@ func (c *ControlPlane) RestartEtcd() error {
 	return nil
 }
 
+// Halt ends etcd and the API server, which Resume can start again, with the data, the addresses and the users that there were.
+func (c *ControlPlane) Halt() error {
+	if err := c.env.ControlPlane.Stop(); err != nil {
+		return fmt.Errorf("stopping etcd and kube-apiserver: %w", err)
+	}
+	return nil
+}
+
+// Resume starts what Halt ended.
+func (c *ControlPlane) Resume() error {
+	if err := c.env.ControlPlane.Etcd.Start(); err != nil {
+		return fmt.Errorf("starting etcd again: %w", err)
+	}
+	if err := c.env.ControlPlane.APIServer.Start(); err != nil {
+		return fmt.Errorf("starting kube-apiserver again: %w", err)
+	}
+	return nil
+}
+
 // Through returns the control plane as managers see it who reach the API server at another URL. Whoever answers there
 // over http has to have the rights of Oakum's manager itself.
 func (c *ControlPlane) Through(server string) (*ControlPlane, error) {

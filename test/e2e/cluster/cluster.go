@@ -13,7 +13,8 @@
 // Pods get addresses and no links: nothing can be sent to them, unless [Options].Services says otherwise. [Cluster.SetNetwork] says from which ranges, from the next
 // pod on. Plugin is the CNI plugin between containerd and Whereabouts: it logs each call with times, and fails on request
 // (package cni). [Cluster.Sandboxes] tells what runs, whatever the API server believes and also while containerd is down.
-// Kubelet, Containerd, ControllerManager and Scheduler can be stopped, killed and started again.
+// Kubelet, Containerd, ControllerManager and Scheduler can be stopped, killed and started again, and all at once by
+// [Cluster.PowerOff] and [Cluster.PowerOn].
 //
 // However the process that started a cluster ends, the cluster ends with it: the package sweeper sees to that.
 package cluster
@@ -160,20 +161,28 @@ func (c *Cluster) address() string {
 
 // Stop ends everything and removes what is outside the folder. A second call does nothing.
 func (c *Cluster) Stop() error {
-	for _, p := range c.processes {
-		p.Kill()
-	}
-	// Pods first: while their requests last, the API server does not end.
-	var err error
-	if c.sweeper != nil {
-		err = errors.Join(c.watch.Close(), c.sweeper.Wait())
-	}
-	err = errors.Join(err, c.ControlPlane.Stop())
-	c.sweeper = nil
-	if err != nil {
+	c.killAll()
+	if err := errors.Join(c.killContainers(), c.ControlPlane.Stop(), c.swept()); err != nil {
 		return fmt.Errorf("stopping the cluster: %w", err)
 	}
 	return nil
+}
+
+// killAll kills the cluster's programs, but for the control plane and what containerd started.
+func (c *Cluster) killAll() {
+	for _, p := range c.processes {
+		p.Kill()
+	}
+}
+
+// swept lets the sweeper do its work and waits for it.
+func (c *Cluster) swept() error {
+	if c.sweeper == nil {
+		return nil
+	}
+	err := errors.Join(c.watch.Close(), c.sweeper.Wait())
+	c.sweeper = nil
+	return err
 }
 
 // check returns the path of runc, if all is there that a node needs.
@@ -242,12 +251,7 @@ func (c *Cluster) build(ctx context.Context) error {
 
 // startSweeper removes what an earlier cluster in the folder left, and then starts the sweeper of this one.
 func (c *Cluster) startSweeper(ctx context.Context) error {
-	command := func() *exec.Cmd {
-		cmd := exec.Command(filepath.Join(c.dir, "bin", "sweeper"), c.dir, c.sockets(), c.cgroup())
-		cmd.Stderr, cmd.SysProcAttr = os.Stderr, &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it.
-		return cmd
-	}
-	if err := command().Run(); err != nil {
+	if err := c.sweep().Run(); err != nil {
 		return fmt.Errorf("sweeping the folder: %w", err)
 	}
 	for _, name := range []string{"apiserver", "cni", "containerd", "etcd", "kubelet", "controlloop", "runc"} {
@@ -256,13 +260,24 @@ func (c *Cluster) startSweeper(ctx context.Context) error {
 		}
 	}
 	for _, dir := range []string{
-		filepath.Join(c.dir, "cni", "conf"), string(c.Plugin), filepath.Join(c.dir, "containerd"), filepath.Join(c.dir, "kubelet", "plugins"), c.sockets(),
+		filepath.Join(c.dir, "cni", "conf"), string(c.Plugin), filepath.Join(c.dir, "containerd"), filepath.Join(c.dir, "kubelet", "plugins"),
 	} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("making a folder: %w", err)
 		}
 	}
-	cmd := command()
+	if err := c.keepSwept(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// keepSwept starts the sweeper that waits for the end of this process, and makes the folder that it removes.
+func (c *Cluster) keepSwept() error {
+	if err := os.MkdirAll(c.sockets(), 0o700); err != nil {
+		return fmt.Errorf("making a folder: %w", err)
+	}
+	cmd := c.sweep()
 	watch, err := cmd.StdinPipe()
 	if err != nil {
 		return fmt.Errorf("starting the sweeper: %w", err)
@@ -271,7 +286,14 @@ func (c *Cluster) startSweeper(ctx context.Context) error {
 		return fmt.Errorf("starting the sweeper: %w", err)
 	}
 	c.sweeper, c.watch = cmd, watch
-	return ctx.Err()
+	return nil
+}
+
+// sweep is the sweeper, which begins when its standard input ends.
+func (c *Cluster) sweep() *exec.Cmd {
+	cmd := exec.Command(filepath.Join(c.dir, "bin", "sweeper"), c.dir, c.sockets(), c.cgroup())
+	cmd.Stderr, cmd.SysProcAttr = os.Stderr, &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it.
+	return cmd
 }
 
 // cgroup is the name of the cgroup that all containers are in.

@@ -31,7 +31,7 @@ type Sandbox struct {
 // Sandboxes returns those of which any process runs, the pause container's or another, sorted by pod. It looks at the processes
 // and asks nobody.
 func (c *Cluster) Sandboxes() ([]Sandbox, error) {
-	bundles, err := filepath.Glob(filepath.Join(c.dir, "containerd", "state", "io.containerd.runtime.v2.task", "k8s.io", "*"))
+	bundles, err := c.bundles()
 	if err != nil {
 		return nil, fmt.Errorf("listing sandboxes: %w", err)
 	}
@@ -104,22 +104,52 @@ type spec struct {
 
 // task returns the specification of the container in that folder; fs.ErrNotExist if it does not run.
 func task(bundle string) (s spec, err error) {
-	pid, err := os.ReadFile(filepath.Join(bundle, "init.pid"))
-	if err != nil {
+	if _, err := process(bundle); err != nil {
 		return s, err
-	}
-	process := filepath.Join("/proc", string(bytes.TrimSpace(pid)))
-	if _, err := os.Readlink(filepath.Join(process, "exe")); err != nil {
-		return s, fs.ErrNotExist // It has ended, and may be a zombie.
-	}
-	// The number may be another process's by now. A container's cgroup bears its name.
-	cgroups, err := os.ReadFile(filepath.Join(process, "cgroup"))
-	if err != nil || !bytes.Contains(cgroups, []byte(filepath.Base(bundle))) {
-		return s, fs.ErrNotExist
 	}
 	text, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 	if err != nil {
 		return s, err
 	}
 	return s, json.Unmarshal(text, &s)
+}
+
+// process returns the first process of the container in that folder; fs.ErrNotExist if it does not run.
+func process(bundle string) (pid int, err error) {
+	text, err := os.ReadFile(filepath.Join(bundle, "init.pid"))
+	if err != nil {
+		return 0, err
+	}
+	if pid, err = strconv.Atoi(string(bytes.TrimSpace(text))); err != nil {
+		return 0, fs.ErrNotExist // It is being written.
+	}
+	process := filepath.Join("/proc", strconv.Itoa(pid))
+	if _, err := os.Readlink(filepath.Join(process, "exe")); err != nil {
+		return 0, fs.ErrNotExist // It has ended, and may be a zombie.
+	}
+	// The number may be another process's by now. A container's cgroup bears its name.
+	cgroups, err := os.ReadFile(filepath.Join(process, "cgroup"))
+	if err != nil || !bytes.Contains(cgroups, []byte(filepath.Base(bundle))) {
+		return 0, fs.ErrNotExist
+	}
+	return pid, nil
+}
+
+// bundles are the folders of all containers.
+func (c *Cluster) bundles() ([]string, error) {
+	return filepath.Glob(filepath.Join(c.dir, "containerd", "state", "io.containerd.runtime.v2.task", "k8s.io", "*"))
+}
+
+// killContainers kills what runs in pods. While a pod listens to the API server, that takes a minute to stop.
+func (c *Cluster) killContainers() error {
+	bundles, err := c.bundles()
+	if err != nil {
+		return fmt.Errorf("killing containers: %w", err)
+	}
+	for _, bundle := range bundles {
+		if pid, err := process(bundle); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGKILL) // It may have ended by itself.
+		}
+	}
+	return nil
 }

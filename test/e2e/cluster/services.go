@@ -140,3 +140,11 @@ func proxyReady(ctx context.Context, _ time.Time) error {
 	}
 	return nil
 }
+
+// forgetRules removes kube-proxy's rules, as they are gone when a machine ends.
+func forgetRules() error {
+	if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
+		return fmt.Errorf("removing kube-proxy's rules: %w: %s", err, out)
+	}
+	return nil
+}

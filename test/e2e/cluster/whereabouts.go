@@ -25,12 +25,12 @@ import (
 // installWhereabouts applies Whereabouts' own manifests, but for its DaemonSet, and lets the plugin be who the DaemonSet
 // would let it be: the ServiceAccount whereabouts, with its rights and no more.
 func (c *Cluster) installWhereabouts(ctx context.Context) error {
-	manifests, err := c.moduleDir(ctx, "github.com/k8snetworkplumbingwg/whereabouts")
+	manifests, err := c.moduleDir(ctx, "whereabouts", "github.com/k8snetworkplumbingwg/whereabouts")
 	if err != nil {
 		return err
 	}
 	// Its control loop watches these.
-	attachments, err := c.moduleDir(ctx, "github.com/k8snetworkplumbingwg/network-attachment-definition-client")
+	attachments, err := c.moduleDir(ctx, "whereabouts", "github.com/k8snetworkplumbingwg/network-attachment-definition-client")
 	if err != nil {
 		return err
 	}
@@ -134,9 +134,9 @@ func (c *Cluster) StartControlLoop(ctx context.Context, schedule string) (*Proce
 	return p, c.keep(ctx, p)
 }
 
-// moduleDir returns the folder of a Go module, of the version that is pinned together with Whereabouts.
-func (c *Cluster) moduleDir(ctx context.Context, module string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(c.root, "tools", "whereabouts"), "mod", "download", "-json", module)
+// moduleDir returns the folder of a Go module, of the version that is pinned with that tool.
+func (c *Cluster) moduleDir(ctx context.Context, tool, module string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(c.root, "tools", tool), "mod", "download", "-json", module)
 	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("finding the module %s: %w: %s", module, err, out)

@@ -6,11 +6,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -25,13 +27,7 @@ func TestServicesAreReached(t *testing.T) {
 	p := found(t)
 	service := p.settle()
 	neighbours := p.neighbours()
-	names := slices.Sorted(func(yield func(string) bool) {
-		for name := range neighbours {
-			if !yield(name) {
-				return
-			}
-		}
-	})
+	names := slices.Sorted(maps.Keys(neighbours))
 	if len(names) != 2 {
 		t.Fatalf("the neighbours are %q, want two", names)
 	}
@@ -156,13 +152,13 @@ func (p *place) answers(what string, want []string, question func(context.Contex
 	})
 }
 
-// ask returns what a URL answers, over a connection of its own.
+// ask returns what a URL answers, over a connection of its own. What nobody answers is given up before long.
 func ask(ctx context.Context, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
-	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}).Do(req)
 	if err != nil {
 		return "", err
 	}

@@ -167,7 +167,7 @@ func (s sweeper) processes() ([]int, error) {
 		switch filepath.Base(args[0]) {
 		case "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "oakum",
 			"containerd", "containerd-shim-runc-v2", "runc", "ctr", "kubelet", "plugin", "whereabouts", "whereabouts-controlloop",
-			"kube-proxy", "ptp", "host-local":
+			"kube-proxy", "ptp", "host-local", "certmanager":
 		default:
 			continue
 		}
