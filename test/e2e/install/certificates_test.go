@@ -8,6 +8,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -23,6 +24,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -39,6 +41,11 @@ func TestCertificates(t *testing.T) {
 	p.scene("the manager makes it, in place of the one that was provided", selfSigned)
 	p.scene("the Secret with the manager's authorities is deleted", secretDeleted)
 	p.scene("the caBundle is emptied", bundleEmptied)
+	p.scene("cert-manager makes it, in place of the manager", certManaged)
+	p.scene("cert-manager's Secret is deleted", leafDeleted)
+	p.scene("cert-manager renews authority and certificate", renewed)
+	p.scene("the caBundle is emptied, and cert-manager fills it", bundleEmptied)
+	p.scene("the manager makes it again", selfSigned)
 }
 
 // authority signs certificates.
@@ -153,4 +160,124 @@ func bundleEmptied(p *place) {
 	patch[0] = '['
 	p.must(p.Client.Patch(p.t.Context(), c, client.RawPatch(types.JSONPatchType, append(patch, ']'))))
 	p.judged()
+}
+
+func certManaged(p *place) {
+	_, err := p.StartCertManager(context.WithoutCancel(p.t.Context())) // It goes on after this scene.
+	p.must(err)
+	p.upgrade("certificates.mode=cert-manager")
+	p.rolledOut()
+	p.judged()
+}
+
+// leaf is the serial number of the certificate that is in the Secret.
+func (p *place) leaf(ctx context.Context) (string, error) {
+	var secret corev1.Secret
+	if err := p.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: release + "-webhook"}, &secret); err != nil {
+		return "", err
+	}
+	block, _ := pem.Decode(secret.Data[corev1.TLSCertKey])
+	if block == nil {
+		return "", errors.New("the Secret has no certificate")
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return "", err
+	}
+	return cert.SerialNumber.String(), nil
+}
+
+// served waits until there is another certificate than before and every replica serves it.
+func (p *place) served(before string) {
+	p.t.Helper()
+	began := time.Now()
+	p.eventually("another certificate is served", func(ctx context.Context) error {
+		now, err := p.leaf(ctx)
+		if err != nil {
+			return err
+		}
+		if now == before {
+			return errors.New("it is the same")
+		}
+		replicas, err := p.replicas(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range replicas {
+			conn, err := (&tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}}).DialContext(ctx, "tcp", r.Status.PodIP+":9443")
+			if err != nil {
+				return err
+			}
+			serial := conn.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber.String()
+			if err := conn.Close(); err != nil {
+				return err
+			}
+			if serial != now {
+				return fmt.Errorf("%s serves %s, want %s", r.Name, serial, now)
+			}
+		}
+		return nil
+	})
+	p.t.Logf("another certificate is served after %.1f s", time.Since(began).Seconds())
+}
+
+func leafDeleted(p *place) {
+	load := p.stream("first")
+	before, err := p.leaf(p.t.Context())
+	p.must(err)
+	p.must(p.Client.Delete(p.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: release + "-webhook"}}))
+	p.served(before)
+	p.judged()
+	load.end(p)
+}
+
+// renew has cert-manager issue a certificate again, as cmctl renew does.
+func (p *place) renew(name string) {
+	p.t.Helper()
+	c := &unstructured.Unstructured{}
+	c.SetAPIVersion("cert-manager.io/v1")
+	c.SetKind("Certificate")
+	p.eventually(name+" is to be issued again", func(ctx context.Context) error {
+		if err := p.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, c); err != nil {
+			return err
+		}
+		conditions, _, err := unstructured.NestedSlice(c.Object, "status", "conditions")
+		if err != nil {
+			return err
+		}
+		conditions = append(conditions, map[string]any{
+			"type": "Issuing", "status": "True", "reason": "ManuallyTriggered", "message": "renewed by a test",
+			"lastTransitionTime": time.Now().UTC().Format(time.RFC3339),
+		})
+		if err := unstructured.SetNestedSlice(c.Object, conditions, "status", "conditions"); err != nil {
+			return err
+		}
+		return p.Client.Status().Update(ctx, c)
+	})
+	revision := func() int64 {
+		n, _, err := unstructured.NestedInt64(c.Object, "status", "revision")
+		p.must(err)
+		return n
+	}
+	before := revision()
+	p.eventually(name+" is issued again", func(ctx context.Context) error {
+		if err := p.Client.Get(ctx, client.ObjectKeyFromObject(c), c); err != nil {
+			return err
+		}
+		if now := revision(); now <= before {
+			return fmt.Errorf("its revision is %d", now)
+		}
+		return nil
+	})
+}
+
+func renewed(p *place) {
+	load := p.stream("first")
+	before, err := p.leaf(p.t.Context())
+	p.must(err)
+	p.renew(release + "-ca")
+	p.renew(release + "-webhook")
+	p.served(before)
+	p.judged()
+	load.end(p)
 }

@@ -49,6 +49,7 @@ func TestChart(t *testing.T) {
 	p.scene("no admission fails while the replicas are replaced", rolls)
 	p.scene("a leader that is killed has a successor", beheaded)
 	p.scene("with every replica down writes pass as configured, and what waits goes afterwards", down)
+	p.scene("all replicas are killed, and the node starts again", powerCut)
 	p.scene("a backend is turned on and off with one value, and rolled back", turns)
 	p.scene("it goes without a trace", uninstalled)
 	p.scene("it comes again", again)
@@ -289,6 +290,29 @@ func down(p *place) {
 	if took := time.Since(began); took > time.Minute {
 		p.t.Errorf("it took %s, want a minute at most", took)
 	}
+}
+
+// powerCut: nobody lends a hand.
+func powerCut(p *place) {
+	pods := p.inhabit("powerless", "10.88.0.0/24", 5)
+	replicas, err := p.replicas(p.t.Context())
+	p.must(err)
+	for _, r := range replicas {
+		p.must(p.KillContainers(namespace + "/" + r.Name))
+	}
+	p.remove(pods[0])
+	p.must(p.PowerOff())
+	began := time.Now()
+	p.must(p.PowerOn(p.t.Context()))
+	p.rolledOut()
+	p.t.Logf("the manager is ready %.1f s after the power came back", time.Since(began).Seconds())
+	p.freed("", pods[0])
+	if taken, err := p.taken(p.t.Context(), "powerless"); err != nil || taken != len(pods)-1 {
+		p.t.Errorf("%d addresses are taken (%v), want those of the other pods", taken, err)
+	}
+	p.remove(pods[1:]...)
+	p.freed("powerless", pods...)
+	p.t.Logf("addresses are given back %.1f s after the power came back", time.Since(began).Seconds())
 }
 
 func turns(p *place) {
