@@ -31,12 +31,12 @@ func (f families) read(text string) {
 	}
 }
 
-// elsewhere are metrics that a manager with these settings does not tell, and the labels that alerts know them by.
+// elsewhere are metrics that a manager with these settings does not tell, and the labels that alerts know them by. It would
+// with certificates of its own.
 func elsewhere() families {
 	return families{
-		"oakum_self_check": {"check"},
-		"oakum_webhook_certificate_expiry_timestamp_seconds": {""},
-		"oakum_webhook_ca_expiry_timestamp_seconds":          {""},
+		"oakum_self_check":                          {"check"},
+		"oakum_webhook_ca_expiry_timestamp_seconds": {""},
 	}
 }
 
