@@ -8,11 +8,12 @@
 //
 // A Cluster is a controlplane.ControlPlane too: Client is an admin's, Kubeconfig is a path for kubectl, and StartManager
 // starts Oakum. While no manager runs, what needs its webhooks is answered as config/webhook says. Pods run
-// [Image] with ImagePullPolicy Never, or [Pod] makes one; what its arguments are is in the package payload.
+// [Image] with ImagePullPolicy Never, or [Pod] makes one; what its arguments are is in the package payload. Other images are
+// made by [Cluster.Import].
 //
-// Pods get addresses and no links: nothing can be sent to them, unless [Options].Services says otherwise. [Cluster.SetNetwork] says from which ranges, from the next
-// pod on. Plugin is the CNI plugin between containerd and Whereabouts: it logs each call with times, and fails on request
-// (package cni). [Cluster.Sandboxes] tells what runs, whatever the API server believes and also while containerd is down.
+// Pods get addresses and no links: nothing can be sent to them, unless [Options].Services says otherwise.
+// [Cluster.SetNetwork] says from which ranges, from the next pod on. Plugin is the CNI plugin between containerd and
+// Whereabouts: it logs each call with times, and fails on request (package cni). [Cluster.Sandboxes] tells what runs, whatever the API server believes and also while containerd is down.
 // Kubelet, Containerd, ControllerManager and Scheduler can be stopped, killed and started again, and all at once by
 // [Cluster.PowerOff] and [Cluster.PowerOn].
 //
@@ -42,7 +43,7 @@ import (
 const (
 	// Node is the name of the only node.
 	Node = "node-1"
-	// Image is the only image that the node has.
+	// Image is the only image that the node has from the start.
 	Image = "oakum.dev/payload:test"
 )
 

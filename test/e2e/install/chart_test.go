@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -23,10 +24,13 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/test/controlplane"
 	"github.com/oakum-dev/oakum/test/e2e/cluster"
 	"github.com/oakum-dev/oakum/test/fixture"
 )
@@ -46,11 +50,13 @@ func TestChart(t *testing.T) {
 	p.scene("as it comes", defaults)
 	p.scene("what Oakum's account and strangers may do", strangers)
 	p.scene("addresses are free before their pods are gone", lives)
+	p.scene("nobody takes a finalizer off by accident", stripped)
 	p.scene("no admission fails while the replicas are replaced", rolls)
 	p.scene("a leader that is killed has a successor", beheaded)
 	p.scene("with every replica down writes pass as configured, and what waits goes afterwards", down)
 	p.scene("all replicas are killed, and the node starts again", powerCut)
 	p.scene("a backend is turned on and off with one value, and rolled back", turns)
+	p.scene("with every replica down, what is strict fails and nothing else", strict)
 	p.scene("it goes without a trace", uninstalled)
 	p.scene("it comes again", again)
 	p.scene("its namespace is deleted", namespaceDeleted)
@@ -148,6 +154,49 @@ func lives(p *place) {
 	}
 	p.remove(pods...)
 	p.freed("lives", pods...)
+}
+
+// stripped: not even an admin does, by whatever verb and subresource.
+func stripped(p *place) {
+	pods := p.inhabit("stripped", "10.87.0.0/24", 1)
+	pod := pods[0]
+	p.must(p.Client.Get(p.t.Context(), client.ObjectKeyFromObject(pod), pod))
+	none := []byte(`{"metadata":{"finalizers":null}}`)
+	listed := []byte(`{"metadata":{"$deleteFromPrimitiveList/finalizers":["` + v1alpha1.AddressesFinalizer + `"]}}`)
+	bare := func() *corev1.Pod {
+		without := pod.DeepCopy()
+		without.Finalizers = nil
+		return without
+	}
+	for what, write := range map[string]func() error{
+		"a merge patch": func() error {
+			return p.Client.Patch(p.t.Context(), bare(), client.RawPatch(types.MergePatchType, none))
+		},
+		"a strategic merge patch": func() error {
+			return p.Client.Patch(p.t.Context(), bare(), client.RawPatch(types.StrategicMergePatchType, listed))
+		},
+		"an update":               func() error { return p.Client.Update(p.t.Context(), bare()) },
+		"an update of the status": func() error { return p.Client.Status().Update(p.t.Context(), bare()) },
+		"a patch of the status": func() error {
+			return p.Client.Status().Patch(p.t.Context(), bare(), client.RawPatch(types.MergePatchType, none))
+		},
+		"a JSON patch of the whole list": func() error {
+			return p.Client.Patch(p.t.Context(), bare(), client.RawPatch(types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/finalizers"}]`)))
+		},
+	} {
+		p.eventually(what+" is refused", func(context.Context) error {
+			err := write()
+			if apierrors.IsConflict(err) {
+				return errors.Join(err, p.Client.Get(p.t.Context(), client.ObjectKeyFromObject(pod), pod))
+			}
+			if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "annotate the object first") {
+				p.t.Errorf("%s that takes the finalizer off is answered with %v", what, err)
+			}
+			return nil
+		})
+	}
+	p.remove(pod)
+	p.freed("stripped", pod)
 }
 
 // stream writes 50 times a second until it is stopped: each write takes an address and gives one back, so it meets both
@@ -345,6 +394,40 @@ func turns(p *place) {
 	expect("what is not installed may be enforced", true)
 	p.remove(pods...)
 	p.freed("turns", pods...)
+}
+
+func strict(p *place) {
+	root, err := controlplane.Root()
+	p.must(err)
+	for _, crds := range []string{filepath.Join("coil", "crd"), filepath.Join("calico", "crd", "v1.yaml")} {
+		p.must(p.Apply(p.t.Context(), filepath.Join(root, "test", "fixture", crds)))
+	}
+	p.upgrade(append(quick(), "strict.coil=true", "config.backends.coil.mode=Enforce", "config.backends.calico.mode=Enforce")...)
+	p.rolledOut()
+	p.scale(0)
+	create := func(manifest string) error {
+		object := &unstructured.Unstructured{}
+		p.must(yaml.Unmarshal([]byte(manifest), object))
+		return p.Client.Create(p.t.Context(), object)
+	}
+	const block = `{apiVersion: coil.cybozu.com/v2, kind: AddressBlock, metadata: {name: default-0, labels: {coil.cybozu.com/request: req-1}}, index: 0, ipv4: 10.1.0.0/27}`
+	p.eventually("a block of Coil's is refused, for nobody judges it", func(context.Context) error {
+		err := create(block)
+		if err == nil || !strings.Contains(err.Error(), `failed calling webhook "addressblocks.coil.oakum.dev"`) {
+			return fmt.Errorf("it is answered with %w", errors.Join(err, errors.New("not the webhook's name")))
+		}
+		return nil
+	})
+	began := time.Now()
+	if err := create(`{apiVersion: crd.projectcalico.org/v1, kind: IPPool, metadata: {name: default}, spec: {cidr: 10.2.0.0/16}}`); err != nil {
+		p.t.Errorf("a pool of Calico's is answered with %v", err)
+	}
+	p.t.Logf("a pool of Calico's passed in %.2f s", time.Since(began).Seconds())
+	bystander := cluster.Pod("default", "bystander")
+	p.must(p.Client.Create(p.t.Context(), bystander))
+	p.remove(bystander)
+	p.upgrade(quick()...)
+	p.rolledOut()
 }
 
 // records are the blocks with their allocations.
