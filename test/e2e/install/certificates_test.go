@@ -15,8 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -95,13 +93,12 @@ func provided(p *place) {
 		DNSNames: []string{release + "." + namespace + ".svc"}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 	p.must(err)
-	p.must(p.Client.Create(p.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))
+	restricted := map[string]string{"pod-security.kubernetes.io/enforce": "restricted"}
+	p.must(p.Client.Create(p.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: restricted}}))
 	p.must(p.Client.Create(p.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ours"}, Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key},
 	}))
-	bundle := filepath.Join(p.dir, "ca.pem")
-	p.must(os.WriteFile(bundle, a.pem, 0o600))
 	p.install("certificates.mode=provided", "certificates.provided.secretName=ours", "certificates.provided.caBundle="+string(a.pem))
 	p.must(p.Client.Create(p.t.Context(), fixture.Pool("first", fixture.Network("shared"), fixture.Subnet("10.90.0.0/24", ""), fixture.BlockSize(5))))
 	p.must(p.Client.Create(p.t.Context(), fixture.Block("first", 0, cluster.Node)))

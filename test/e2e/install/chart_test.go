@@ -56,6 +56,7 @@ func TestChart(t *testing.T) {
 	p.scene("with every replica down writes pass as configured, and what waits goes afterwards", down)
 	p.scene("all replicas are killed, and the node starts again", powerCut)
 	p.scene("a backend is turned on and off with one value, and rolled back", turns)
+	p.scene("in the node's network", hostNetwork)
 	p.scene("with every replica down, what is strict fails and nothing else", strict)
 	p.scene("it goes without a trace", uninstalled)
 	p.scene("it comes again", again)
@@ -394,6 +395,21 @@ func turns(p *place) {
 	expect("what is not installed may be enforced", true)
 	p.remove(pods...)
 	p.freed("turns", pods...)
+}
+
+func hostNetwork(p *place) {
+	p.upgrade(append(quick(), "hostNetwork=true", "replicas=1")...)
+	p.rolledOut()
+	pods, err := p.replicas(p.t.Context())
+	p.must(err)
+	if ip := pods[0].Status.PodIP; ip != cluster.Address {
+		p.t.Errorf("the manager has the address %s, want the node's %s", ip, cluster.Address)
+	}
+	neighbours := p.inhabit("hosted", "10.86.0.0/24", 2)
+	p.upgrade(append(quick(), "hostNetwork=true", "replicas=1", "config.log.level=debug")...) // One is replaced by the next on the same ports.
+	p.rolledOut()
+	p.remove(neighbours...)
+	p.freed("hosted", neighbours...)
 }
 
 func strict(p *place) {
