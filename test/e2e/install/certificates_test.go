@@ -44,6 +44,7 @@ func TestCertificates(t *testing.T) {
 	p.scene("cert-manager renews authority and certificate", renewed)
 	p.scene("the caBundle is emptied, and cert-manager fills it", bundleEmptied)
 	p.scene("the manager makes it again", selfSigned)
+	p.scene("somebody provides it in place of the manager", providedAgain)
 }
 
 // authority signs certificates.
@@ -97,11 +98,25 @@ func provided(p *place) {
 	p.must(p.Client.Create(p.t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: restricted}}))
 	p.must(p.Client.Create(p.t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ours"}, Type: corev1.SecretTypeTLS,
-		Data: map[string][]byte{corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key},
+		Data: map[string][]byte{corev1.TLSCertKey: cert, corev1.TLSPrivateKeyKey: key, "ca.crt": a.pem},
 	}))
-	p.install("certificates.mode=provided", "certificates.provided.secretName=ours", "certificates.provided.caBundle="+string(a.pem))
+	p.install(ours(a.pem)...)
 	p.must(p.Client.Create(p.t.Context(), fixture.Pool("first", fixture.Network("shared"), fixture.Subnet("10.90.0.0/24", ""), fixture.BlockSize(5))))
 	p.must(p.Client.Create(p.t.Context(), fixture.Block("first", 0, cluster.Node)))
+	p.judged()
+}
+
+// ours are the values for the certificate that provided has made.
+func ours(ca []byte) []string {
+	return []string{"certificates.mode=provided", "certificates.provided.secretName=ours", "certificates.provided.caBundle=" + string(ca)}
+}
+
+// providedAgain: the caBundle is the manager's, which Helm overwrites if it is told to.
+func providedAgain(p *place) {
+	var secret corev1.Secret
+	p.must(p.Client.Get(p.t.Context(), client.ObjectKey{Namespace: namespace, Name: "ours"}, &secret))
+	p.helm(append([]string{"upgrade", release, p.chart(), "--reset-values", "--force-conflicts", "--wait", "--timeout", "2m"}, values(ours(secret.Data["ca.crt"]))...)...)
+	p.rolledOut()
 	p.judged()
 }
 
