@@ -18,7 +18,8 @@ import (
 
 // Plant writes objects into etcd in the form in which the API server keeps them, past all admission, for tests with more
 // objects than the API server creates in a reasonable time. They must have what it would have given them but for UID and
-// creationTimestamp, and none of them may be there already. Kinds are those of custom resources, Pods and Nodes.
+// creationTimestamp, and none of them may be there already. Kinds are those of custom resources, Pods and Nodes. Many of them
+// have one revision, so that a list may show only some until something else is written.
 func (c *ControlPlane) Plant(ctx context.Context, objects ...client.Object) error {
 	const atOnce = 100 // etcd takes 128.
 	for len(objects) > atOnce {

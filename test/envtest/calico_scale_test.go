@@ -30,7 +30,6 @@ const (
 // each address. So many of the addresses of each are a pod's that is there.
 func (s *scene) large(pods int) {
 	s.t.Helper()
-	s.create(s.calico(calico.V1, "IPPool", largePool, "{cidr: 10.64.0.0/14, blockSize: 26}"))
 	var group sync.WaitGroup
 	for worker := range 4 {
 		group.Go(func() {
@@ -43,6 +42,8 @@ func (s *scene) large(pods int) {
 		})
 	}
 	group.Wait()
+	// After this write a list has all that was planted.
+	s.create(s.calico(calico.V1, "IPPool", largePool, "{cidr: 10.64.0.0/14, blockSize: 26}"))
 }
 
 func (s *scene) largeNode(index, pods int) []client.Object {
@@ -110,7 +111,7 @@ func testCalicoCheckIsFrugal(s *scene) {
 	const leaked = largeBlocks * (largeSize - 1)
 	want := []cli.PoolReport{{Backend: calico.Name, Name: largePool, Capacity: 1 << 18, Allocated: largeBlocks * largeSize, InUse: largeBlocks, Leaked: leaked}}
 	if diff := gocmp.Diff(want, report.Pools, cmpopts.IgnoreFields(cli.PoolReport{}, "Blocks")); diff != "" || len(report.Leaks) != leaked || len(report.Problems) > 0 {
-		s.t.Errorf("%d leaks, %d problems, pools (-want +got):\n%s", len(report.Leaks), len(report.Problems), diff)
+		s.t.Errorf("%d leaks, problems %v, pools (-want +got):\n%s", len(report.Leaks), report.Problems, diff)
 	}
 	work, rss := state.UserTime()+state.SystemTime(), state.SysUsage().(*syscall.Rusage).Maxrss/1024
 	s.t.Logf("%s, of which %s of work, and %d MiB", took, work, rss)
