@@ -2,7 +2,7 @@ package calico
 
 import (
 	"context"
-	"hash/fnv"
+	"hash/crc32"
 	"iter"
 	"net/netip"
 	"slices"
@@ -131,9 +131,7 @@ func (r record) buckets(of func(entry) string) []string {
 // bucket is what a key is indexed by. In an index by the keys themselves, each of a hundred thousand would cost as much
 // memory as what is recorded under it; a bucket has them of a few blocks.
 func bucket(key string) string {
-	sum := fnv.New32a()
-	sum.Write([]byte(key)) //nolint:errcheck,gosec // It never fails.
-	return strconv.FormatUint(uint64(sum.Sum32()%buckets), 16)
+	return strconv.FormatUint(uint64(crc32.ChecksumIEEE([]byte(key))%buckets), 16)
 }
 
 const buckets = 8192

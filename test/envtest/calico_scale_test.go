@@ -1,8 +1,12 @@
 package envtest
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -95,6 +99,38 @@ func TestCalicoAtScale(t *testing.T) {
 	s := p.scene(t, "scale")
 	s.large(1)
 	t.Run("check lists each kind once", func(t *testing.T) { testCalicoCheckIsFrugal(s.in(t)) })
+	t.Run("the manager's memory is bounded", func(t *testing.T) { testCalicoManagerIsFrugal(s.in(t)) })
+}
+
+// testCalicoManagerIsFrugal lets the manager audit twice, with nothing to release yet, and looks what memory that took.
+func testCalicoManagerIsFrugal(s *scene) {
+	token := s.metricsReader(s.name)
+	m := s.start(s.t, "backends: {calico: {mode: Enforce, podFinalizers: false}}\naudit: {interval: 5s, gracePeriod: 30m, quarantine: 1h}\n")
+	first := s.calicoReported(time.Time{}, 0)
+	s.calicoReported(first.LastRun.StartedAt.Time, time.Second)
+	now, most, err := m.Resident()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	s.t.Cleanup(c.CloseIdleConnections)
+	code, body, err := request(c, fmt.Sprintf("https://127.0.0.1:%d/metrics", m.Metrics), token)
+	if err != nil || code != http.StatusOK {
+		s.t.Fatal(code, err)
+	}
+	_, text, _ := strings.Cut(body, "\ngo_gc_heap_live_bytes ")
+	text, _, _ = strings.Cut(text, "\n")
+	live, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Logf("%.0f MB marked in the last collection, %d MB resident, %d MB at most", live/1e6, now/1e6, most/1e6)
+	if live > 180e6 {
+		s.t.Errorf("%.0f MB are in use", live/1e6)
+	}
+	if most > 400e6 {
+		s.t.Errorf("%d MB were resident", most/1e6)
+	}
 }
 
 func testCalicoCheckIsFrugal(s *scene) {

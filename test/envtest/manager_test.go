@@ -172,17 +172,7 @@ func TestMetrics(t *testing.T) {
 	if err := s.client.Create(t.Context(), fixture.Block(s.name, 0, s.name)); err == nil {
 		t.Fatal("a block without a pool was admitted")
 	}
-	token := func(name string) string {
-		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-		s.create(account)
-		granted := &authenticationv1.TokenRequest{}
-		if err := s.client.SubResource("token").Create(t.Context(), account, granted); err != nil {
-			t.Fatal(err)
-		}
-		return granted.Status.Token
-	}
-	reader := token(s.name + "-reader")
-	s.bind("system:serviceaccount:default:"+s.name+"-reader", "oakum-metrics-reader")
+	reader := s.metricsReader(s.name + "-reader")
 
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	t.Cleanup(c.CloseIdleConnections)
@@ -192,7 +182,7 @@ func TestMetrics(t *testing.T) {
 		text  string
 	}{
 		"nobody":               {"", http.StatusUnauthorized, "Unauthorized"},
-		"anybody":              {token(s.name), http.StatusForbidden, "Authorization denied for user system:serviceaccount:default:" + s.name},
+		"anybody":              {s.token(s.name), http.StatusForbidden, "Authorization denied for user system:serviceaccount:default:" + s.name},
 		"oakum-metrics-reader": {reader, http.StatusOK, `oakum_admission_total{backend="native",effect="Deny",rule="pool-draining"} `},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -205,4 +195,23 @@ func TestMetrics(t *testing.T) {
 			}
 		})
 	}
+}
+
+// token makes a ServiceAccount and returns a token of it.
+func (s *scene) token(name string) string {
+	s.t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	s.create(account)
+	granted := &authenticationv1.TokenRequest{}
+	if err := s.client.SubResource("token").Create(s.t.Context(), account, granted); err != nil {
+		s.t.Fatal(err)
+	}
+	return granted.Status.Token
+}
+
+// metricsReader does as token for an account that may read the manager's metrics.
+func (s *scene) metricsReader(name string) string {
+	s.t.Helper()
+	s.bind("system:serviceaccount:default:"+name, "oakum-metrics-reader")
+	return s.token(name)
 }
