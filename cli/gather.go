@@ -23,6 +23,7 @@ import (
 	"github.com/oakum-dev/oakum/backends"
 	"github.com/oakum-dev/oakum/backends/calico"
 	"github.com/oakum-dev/oakum/backends/coil"
+	lists "github.com/oakum-dev/oakum/backends/foreign"
 	"github.com/oakum-dev/oakum/backends/native"
 	"github.com/oakum-dev/oakum/backends/whereabouts"
 	"github.com/oakum-dev/oakum/cluster"
@@ -59,7 +60,7 @@ func newClient(config *rest.Config) (client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the cluster: %w", err)
 	}
-	return c, nil
+	return lists.NewStreams(c, config, calico.V1.Group, calico.V3.Group, whereabouts.GroupVersion.Group, coil.GroupVersion.Group)
 }
 
 func newScheme() (*runtime.Scheme, error) {
@@ -121,6 +122,7 @@ type recordProblem struct {
 // gather reads everything once: records first, then the owners. What may not be read is named, and the rest still works.
 func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) (finding, error) {
 	f := finding{records: &backends.Several{}}
+	once := lists.NewOnce(c)
 	var recorded []ipam.Allocation
 	for _, source := range []struct {
 		name string
@@ -131,13 +133,15 @@ func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) 
 		{whereabouts.Name, whereabouts.GroupVersion.WithKind("IPPool"), func() ([]ipam.Allocation, error) {
 			served := func() bool { return true } // Else the answer says so.
 			optional := whereabouts.Optional{NodeSlicePools: served, NetworkAttachmentDefinitions: served}
-			return f.readForeign(ctx, whereabouts.New(nil, c, c, of.whereabouts, optional), progress)
+			f.records.Add(whereabouts.New(nil, c, c, of.whereabouts, optional))
+			return f.readForeign(ctx, whereabouts.New(nil, once, c, of.whereabouts, optional), progress)
 		}},
 		{coil.Name, coil.GroupVersion.WithKind("AddressBlock"), func() ([]ipam.Allocation, error) {
-			return f.readForeign(ctx, coil.New(nil, c, c, coil.Usual()), progress)
+			f.records.Add(coil.New(nil, c, c, coil.Usual()))
+			return f.readForeign(ctx, coil.New(nil, once, c, coil.Usual()), progress)
 		}},
-		{calico.Name, calico.V1.WithKind("IPAMBlock"), func() ([]ipam.Allocation, error) { return f.readForeign(ctx, calicoRecords(c, calico.V1), progress) }},
-		{calico.Name, calico.V3.WithKind("IPAMBlock"), func() ([]ipam.Allocation, error) { return f.readForeign(ctx, calicoRecords(c, calico.V3), progress) }},
+		{calico.Name, calico.V1.WithKind("IPAMBlock"), func() ([]ipam.Allocation, error) { return f.readCalico(ctx, c, once, calico.V1, progress) }},
+		{calico.Name, calico.V3.WithKind("IPAMBlock"), func() ([]ipam.Allocation, error) { return f.readCalico(ctx, c, once, calico.V3, progress) }},
 	} {
 		if of.backend != "" && of.backend != source.name {
 			continue
@@ -184,9 +188,10 @@ func gather(ctx context.Context, c client.Client, of scope, progress io.Writer) 
 	return f, nil
 }
 
-// calicoRecords are Calico's as they are now, for who looks once.
-func calicoRecords(c client.Client, served schema.GroupVersion) *calico.Backend {
-	return calico.New(nil, c, c, served, youngHandle, time.Now)
+// readCalico reads Calico's records in one of its groups, through a reader that lists once.
+func (f *finding) readCalico(ctx context.Context, c client.Client, once client.Reader, served schema.GroupVersion, progress io.Writer) ([]ipam.Allocation, error) {
+	f.records.Add(calico.New(nil, c, c, served, youngHandle, time.Now))
+	return f.readForeign(ctx, calico.New(nil, once, c, served, youngHandle, time.Now), progress)
 }
 
 // youngHandle is how old an IPAMHandle must be before the command line touches it.
@@ -237,10 +242,10 @@ type foreignRecords interface {
 	backends.Inspector
 }
 
-// readForeign reads another program's records.
+// readForeign reads another program's records. Problems come first, since they need the lists in an order of their own.
 func (f *finding) readForeign(ctx context.Context, records foreignRecords, progress io.Writer) ([]ipam.Allocation, error) {
 	name := records.Name()
-	f.records.Add(records)
+	problems, broken := records.Problems(ctx)
 	recorded, err := records.Allocations(ctx)
 	if err != nil {
 		return nil, f.miss(name, err)
@@ -252,15 +257,14 @@ func (f *finding) readForeign(ctx context.Context, records foreignRecords, progr
 	fmt.Fprintf(progress, "%d pools, %d hand-outs of %s\n", len(pools), len(recorded), name)
 	for i, p := range pools {
 		f.pools = append(f.pools, pool{p, name})
-		problems := p.CheckOverlap(pools[i+1:])
-		for j := range problems {
-			problems[j].Field = cmp.Or(map[string]string{whereabouts.Name: "spec.range", calico.Name: "spec.cidr"}[name], problems[j].Field)
+		overlaps := p.CheckOverlap(pools[i+1:])
+		for j := range overlaps {
+			overlaps[j].Field = cmp.Or(map[string]string{whereabouts.Name: "spec.range", calico.Name: "spec.cidr"}[name], overlaps[j].Field)
 		}
-		f.complain(fmt.Sprintf("%s %q", cmp.Or(p.Kind, "AddressPool"), p.Name), problems)
+		f.complain(fmt.Sprintf("%s %q", cmp.Or(p.Kind, "AddressPool"), p.Name), overlaps)
 	}
-	problems, err := records.Problems(ctx)
-	if err != nil {
-		return recorded, f.miss(name, err)
+	if broken != nil {
+		return recorded, f.miss(name, broken)
 	}
 	for _, p := range problems {
 		f.problems = append(f.problems, recordProblem{fmt.Sprintf("%s %q", p.Record.Kind, p.Record.Name), p.Rule, p.Field, p.Message})

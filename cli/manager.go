@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -28,6 +29,7 @@ import (
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
+	"github.com/oakum-dev/oakum/backends/calico"
 	"github.com/oakum-dev/oakum/cluster"
 )
 
@@ -56,7 +58,7 @@ stand in the configuration file, which is read once, at start.`,
 			}
 			ctrl.SetLogger(log)
 			klog.SetLogger(log)
-			log.Info("starting", "version", version, "config", file)
+			log.Info("starting", "version", version, "config", file, "memory limit", spare(os.Getenv, cgroup))
 			return RunManager(cmd.Context(), kube, settings, cluster.SystemClock(), log)
 		},
 	}
@@ -123,6 +125,15 @@ func RunManager(ctx context.Context, kube *rest.Config, settings *config.Configu
 	return mgr.Start(ctx)
 }
 
+// slimmer returns what takes out of objects what the cache need not hold.
+func slimmer() toolscache.TransformFunc {
+	strip := cache.TransformStripManagedFields()
+	return func(o any) (any, error) {
+		calico.Slim(o)
+		return strip(o)
+	}
+}
+
 func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Logger, served certificates) ctrl.Options {
 	slim := cluster.Slim()
 	slim[&coordinationv1.Lease{}] = cache.ByObject{
@@ -145,7 +156,7 @@ func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Lo
 	return ctrl.Options{
 		Scheme: scheme,
 		Logger: log,
-		Cache:  cache.Options{ByObject: slim, DefaultTransform: cache.TransformStripManagedFields()},
+		Cache:  cache.Options{ByObject: slim, DefaultTransform: slimmer()},
 		// The cache holds Pods and Nodes in a form of its own, so nobody may read them from it as what they are.
 		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Pod{}, &corev1.Node{}}}},
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"gomodules.xyz/jsonpatch/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -166,19 +167,50 @@ func (b *Backend) vacate(ctx context.Context, name, node string) error {
 }
 
 // Trim takes from each node the blocks that are empty, and have been for a grace, while the node has another one of the
-// same pool. It finds that out by being called again and again. A node keeps one block of each pool.
+// same pool. It finds that out by being called again and again, and looks again without a cache before it takes one. A node
+// keeps one block of each pool.
 func (b *Backend) Trim(ctx context.Context) error {
-	pools, err := b.pools(ctx, true)
+	found, err := b.spare(ctx, false)
 	if err != nil {
 		return err
 	}
-	claims, err := b.affinities(ctx, true)
+	confirmed := b.spares.confirm(b.now(), b.grace, slices.Sorted(maps.Keys(found)))
+	maps.DeleteFunc(found, func(state string, _ spare) bool { return !confirmed[state] })
+	if len(found) == 0 {
+		return nil
+	}
+	again, err := b.spare(ctx, true)
 	if err != nil {
 		return err
 	}
-	blocks, err := b.blocks(ctx, true)
+	var failures []error
+	for _, state := range slices.Sorted(maps.Keys(again)) {
+		if _, ok := found[state]; ok {
+			failures = append(failures, b.drop(ctx, again[state].claim, again[state].block))
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// spare is an empty block that its node need not have.
+type spare struct {
+	claim *BlockAffinity
+	block record
+}
+
+// spare returns the blocks that could go now, by the state in which they are.
+func (b *Backend) spare(ctx context.Context, live bool) (map[string]spare, error) {
+	pools, err := b.pools(ctx, live)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	claims, err := b.affinities(ctx, live)
+	if err != nil {
+		return nil, err
+	}
+	blocks, err := b.blocks(ctx, live)
+	if err != nil {
+		return nil, err
 	}
 	claimed := map[string]*BlockAffinity{}
 	for _, c := range claims {
@@ -187,32 +219,28 @@ func (b *Backend) Trim(ctx context.Context) error {
 		}
 	}
 	type group struct{ node, pool string }
-	kept, empty, state := map[group]int{}, map[group][]record{}, func(r record) string { return string(r.UID) + " " + r.ResourceVersion }
-	var seen []string
+	kept, empty := map[group]int{}, map[group][]record{}
 	for _, r := range blocks {
 		g := group{r.node(), poolOf(pools, r.cidr)}
 		switch {
 		case r.Spec.Deleted, g.node == "", g.pool == "", claimed[g.node+" "+r.Name] == nil:
 		case blockOf(r.Spec).vacant():
 			empty[g] = append(empty[g], r)
-			seen = append(seen, state(r))
 		default:
 			kept[g]++
 		}
 	}
-	confirmed := b.spares.confirm(b.now(), b.grace, seen)
-	var failures []error
-	for g, spare := range empty {
+	found := map[string]spare{}
+	for g, several := range empty {
+		slices.SortFunc(several, func(a, b record) int { return strings.Compare(a.Name, b.Name) })
 		if kept[g] == 0 {
-			spare = spare[1:]
+			several = several[1:]
 		}
-		for _, r := range spare {
-			if confirmed[state(r)] {
-				failures = append(failures, b.drop(ctx, claimed[g.node+" "+r.Name], r))
-			}
+		for _, r := range several {
+			found[string(r.UID)+" "+r.ResourceVersion] = spare{claimed[g.node+" "+r.Name], r}
 		}
 	}
-	return errors.Join(failures...)
+	return found, nil
 }
 
 // drop takes an empty block from its node. If somebody took an address from it meanwhile, it stays the node's: the claim

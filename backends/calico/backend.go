@@ -11,6 +11,8 @@ package calico
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,6 +44,10 @@ type Backend struct {
 
 	// faults are what Mend has seen, spares what Trim has.
 	faults, spares memory
+
+	mu sync.Mutex
+	// surveyed is when Mend last looked for faults.
+	surveyed time.Time
 }
 
 // New returns the backend for the records of one group, V1 or V3: the one that the API server serves from CRDs. The cached
@@ -56,13 +62,13 @@ func New(cached, live client.Reader, writer client.Writer, served schema.GroupVe
 // Index prepares a cache for the backend's questions about the records of one group. It must be called before the cache
 // is first read.
 func Index(ctx context.Context, indexer client.FieldIndexer, served schema.GroupVersion) error {
-	for field, keys := range map[string]func(record) []string{byOwner: record.owners, byHandle: record.handles} {
+	for field, of := range map[string]func(entry) string{byOwner: entry.ownerKey, byHandle: entry.handleKey} {
 		err := indexer.IndexField(ctx, object(served, &IPAMBlock{}), field, func(o client.Object) []string {
 			switch o := o.(type) {
 			case *IPAMBlock:
-				return keys(read(o))
+				return read(o).buckets(of)
 			case *IPAMBlockV3:
-				return keys(read((*IPAMBlock)(o)))
+				return read((*IPAMBlock)(o)).buckets(of)
 			}
 			return nil
 		})
@@ -93,23 +99,23 @@ func (b *Backend) Allocations(ctx context.Context) ([]ipam.Allocation, error) {
 // has what is recorded under its name. A node has its tunnels' addresses, and what lies in its blocks without a word of
 // whose it is.
 func (b *Backend) AllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.Allocation, error) {
-	own, err := b.blocks(ctx, false, client.MatchingFields{byOwner: key(owner)})
+	name := key(owner)
+	found, err := b.having(ctx, byOwner, name, entry.ownerKey)
 	if err != nil {
 		return nil, err
 	}
 	// The same hand-outs may have places in blocks that do not name the owner.
-	found, known := own, map[string]bool{}
-	for _, r := range own {
+	known, looked := map[string]bool{}, map[string]bool{}
+	for _, r := range found {
 		known[r.Name] = true
 	}
-	looked := map[string]bool{}
-	for _, r := range own {
+	for _, r := range slices.Clone(found) {
 		for e := range r.entries() {
-			if e.handle == "" || key(e.owner) != key(owner) || looked[e.handle] {
+			if e.handle == "" || e.ownerKey() != name || looked[e.handle] {
 				continue
 			}
 			looked[e.handle] = true
-			others, err := b.blocks(ctx, false, client.MatchingFields{byHandle: e.handle})
+			others, err := b.having(ctx, byHandle, e.handle, entry.handleKey)
 			if err != nil {
 				return nil, err
 			}
@@ -123,6 +129,19 @@ func (b *Backend) AllocationsOf(ctx context.Context, owner ipam.Owner) ([]ipam.A
 	}
 	all, err := b.handOuts(ctx, false, found)
 	return of(owner, all), err
+}
+
+// having lists, from the cache, the blocks with an entry of which the indexed key is that.
+func (b *Backend) having(ctx context.Context, field, name string, of func(entry) string) ([]record, error) {
+	near, err := b.blocks(ctx, false, client.MatchingFields{field: bucket(name)})
+	return slices.DeleteFunc(near, func(r record) bool {
+		for e := range r.entries() {
+			if of(e) == name {
+				return false
+			}
+		}
+		return true
+	}), err
 }
 
 // LiveAllocationsOf implements backends.Backend. It reads every block.

@@ -23,7 +23,10 @@ type fault struct {
 	backends.Problem
 	// revision is that of the record, if the fault is no longer the same once that has changed.
 	revision string
-	mend     func(context.Context) error
+	// handle is the name of the IPAMHandle that it is about, and object that one, if there is any.
+	handle string
+	object *IPAMHandle
+	mend   func(context.Context) error
 }
 
 // state names a fault in the state in which it was seen.
@@ -34,7 +37,17 @@ func (f fault) state() string {
 // Problems lists what is wrong in the records, from a cache that may lag: what cannot be read, entries that do not say
 // whose they are, handles that disagree with the blocks, and what was begun and not brought to an end.
 func (b *Backend) Problems(ctx context.Context) ([]backends.Problem, error) {
-	faults, err := b.survey(ctx, false)
+	// Handles and claims are read before blocks: who takes an address writes the block last.
+	pages, err := foreign.Lists[IPAMHandleList](ctx, b.source(), false)
+	if err != nil {
+		return nil, fmt.Errorf("listing IPAMHandles: %w", err)
+	}
+	faults, err := b.survey(ctx, false, every, func(visit func(*IPAMHandle)) error {
+		for p := range pages {
+			visitAll(&pages[p], visit)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -46,25 +59,36 @@ func (b *Backend) Problems(ctx context.Context) ([]backends.Problem, error) {
 }
 
 // Mend puts in order what Problems lists and needs nobody's judgement, and returns what it mended: handles, and what was
-// begun and not brought to an end. It reads without a cache, and changes only what it has seen in the same state each time
-// it was called, for a grace at least: so call it again and again. Addresses are neither taken nor given back by it.
+// begun and not brought to an end. It changes only what it has seen in the same state each time that it looked, for a grace
+// at least, and sees again without a cache: so call it again and again. It looks once in a grace. Addresses are neither taken
+// nor given back by it.
 func (b *Backend) Mend(ctx context.Context) ([]backends.Problem, error) {
-	faults, err := b.survey(ctx, true)
+	if !b.due() {
+		return nil, nil
+	}
+	// Handles are many, and nobody else asks for all of them: they are read page by page and in no cache.
+	suspected, err := b.mendable(b.survey(ctx, false, every, func(visit func(*IPAMHandle)) error {
+		return foreign.Each[IPAMHandleList](ctx, b.source(), func(page *IPAMHandleList) { visitAll(page, visit) })
+	}))
 	if err != nil {
 		return nil, err
 	}
-	faults = slices.DeleteFunc(faults, func(f fault) bool { return f.mend == nil })
-	states := make([]string, len(faults))
-	for i, f := range faults {
+	states := make([]string, len(suspected))
+	for i, f := range suspected {
 		states[i] = f.state()
 	}
 	confirmed := b.faults.confirm(b.now(), b.grace, states)
+	suspected = slices.DeleteFunc(suspected, func(f fault) bool { return !confirmed[f.state()] })
+	if len(suspected) == 0 {
+		return nil, nil
+	}
+	faults, err := b.seenAgain(ctx, suspected)
+	if err != nil {
+		return nil, err
+	}
 	var mended []backends.Problem
 	var failures []error
 	for _, f := range faults {
-		if !confirmed[f.state()] {
-			continue
-		}
 		switch err := f.mend(ctx); {
 		case err == nil:
 			mended = append(mended, f.Problem)
@@ -75,12 +99,52 @@ func (b *Backend) Mend(ctx context.Context) ([]backends.Problem, error) {
 	return mended, errors.Join(failures...)
 }
 
-// survey looks for faults. Handles and claims are read before blocks: who takes an address writes the block last.
-func (b *Backend) survey(ctx context.Context, live bool) ([]fault, error) {
-	pages, err := foreign.Lists[IPAMHandleList](ctx, b.source(), live)
-	if err != nil {
-		return nil, fmt.Errorf("listing IPAMHandles: %w", err)
+// due tells whether it is a grace since Mend last looked: nothing is confirmed before that.
+func (b *Backend) due() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	if !b.surveyed.IsZero() && now.Sub(b.surveyed) < b.grace && !now.Before(b.surveyed) {
+		return false
 	}
+	b.surveyed = now
+	return true
+}
+
+// mendable returns the faults that need nobody's judgement.
+func (b *Backend) mendable(faults []fault, err error) ([]fault, error) {
+	return slices.DeleteFunc(faults, func(f fault) bool { return f.mend == nil }), err
+}
+
+// seenAgain returns those of the faults that are still there, in the same state, when every claim and block is read without a
+// cache. The handles were read a moment before, without one too, and a change of theirs would be a conflict.
+func (b *Backend) seenAgain(ctx context.Context, suspected []fault) ([]fault, error) {
+	states, concerned := map[string]bool{}, map[string]bool{}
+	for _, f := range suspected {
+		states[f.state()], concerned[f.handle] = true, true
+	}
+	faults, err := b.mendable(b.survey(ctx, true, func(name string) bool { return concerned[name] }, func(visit func(*IPAMHandle)) error {
+		for _, f := range suspected {
+			if f.object != nil {
+				visit(f.object)
+			}
+		}
+		return nil
+	}))
+	return slices.DeleteFunc(faults, func(f fault) bool { return !states[f.state()] }), err
+}
+
+// every handle is concerned.
+func every(string) bool { return true }
+
+func visitAll(page *IPAMHandleList, visit func(*IPAMHandle)) {
+	for i := range page.Items {
+		visit(&page.Items[i])
+	}
+}
+
+// survey looks for faults. Of the handles, which somebody lets it visit, it misses those whose names are concerned.
+func (b *Backend) survey(ctx context.Context, live bool, concerned func(name string) bool, handles func(visit func(*IPAMHandle)) error) ([]fault, error) {
 	claims, err := b.affinities(ctx, live)
 	if err != nil {
 		return nil, err
@@ -89,40 +153,76 @@ func (b *Backend) survey(ctx context.Context, live bool) ([]fault, error) {
 	if err != nil {
 		return nil, err
 	}
-	var faults []fault
-	recorded, places, owners := map[string]map[string]int{}, map[string]record{}, map[string]ipam.Owner{}
-	for _, r := range blocks {
-		faults = append(faults, b.wrongIn(r)...)
-		for e := range r.entries() {
-			if e.handle == "" || isWindows(e.handle) {
-				continue
-			}
-			if recorded[e.handle] == nil {
-				recorded[e.handle], places[e.handle], owners[e.handle] = map[string]int{}, r, e.owner
-			}
-			recorded[e.handle][r.cidr.String()]++
-			if o := owners[e.handle]; key(o) != key(e.owner) {
-				faults = append(faults, fault{Problem: b.object("IPAMBlock", r).Problem(ipam.AllocationConflict, field(e.ordinal), fmt.Sprintf("is of %s, and handle %s is of %s elsewhere: they are given back together or not at all", e.owner, e.handle, o))})
-			}
-		}
-	}
+	faults, tallies := b.tally(blocks)
 	objects := map[string]bool{}
-	for p := range pages {
-		for i := range pages[p].Items {
-			h := &pages[p].Items[i]
-			objects[h.Name] = true
-			faults = append(faults, b.wrongWith(h, recorded[h.Spec.HandleID])...)
-		}
+	err = handles(func(h *IPAMHandle) {
+		objects[h.Name] = true
+		faults = append(faults, b.wrongWith(h, tallies[h.Spec.HandleID].counts())...)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing IPAMHandles: %w", err)
 	}
-	for _, id := range slices.Sorted(maps.Keys(recorded)) {
-		if !objects[strings.ToLower(id)] {
-			faults = append(faults, b.lacking(id, recorded[id], places[id]))
+	for _, id := range slices.Sorted(maps.Keys(tallies)) {
+		if name := strings.ToLower(id); !objects[name] && concerned(name) {
+			faults = append(faults, b.lacking(id, tallies[id].counts(), tallies[id].first))
 		}
 	}
 	for _, c := range claims {
 		faults = append(faults, b.stuck(c)...)
 	}
 	return faults, nil
+}
+
+// tally is what blocks have of a handle: so many addresses in the first block, of which one is at that place, and so many in
+// others, by their CIDRs. Nearly every handle has one address.
+type tally struct {
+	first     record
+	ordinal   int
+	addresses int
+	others    map[string]int
+}
+
+// counts returns the addresses by their blocks' CIDRs. A nil tally has none.
+func (t *tally) counts() map[string]int {
+	if t == nil {
+		return nil
+	}
+	counts := map[string]int{t.first.cidr.String(): t.addresses}
+	for cidr, n := range t.others {
+		counts[cidr] += n
+	}
+	return counts
+}
+
+// tally counts what blocks have of each handle, and returns what is wrong in them.
+func (b *Backend) tally(blocks []record) ([]fault, map[string]*tally) {
+	var faults []fault
+	tallies := map[string]*tally{}
+	for _, r := range blocks {
+		faults = append(faults, b.wrongIn(r)...)
+		for e := range r.entries() {
+			if e.handle == "" || isWindows(e.handle) {
+				continue
+			}
+			t := tallies[e.handle]
+			switch {
+			case t == nil:
+				t = &tally{first: r, ordinal: e.ordinal, addresses: 1}
+				tallies[e.handle] = t
+				continue
+			case t.first.Name == r.Name:
+				t.addresses++
+			case t.others == nil:
+				t.others = map[string]int{r.cidr.String(): 1}
+			default:
+				t.others[r.cidr.String()]++
+			}
+			if first, _ := t.first.entry(t.ordinal); key(first.owner) != key(e.owner) {
+				faults = append(faults, fault{Problem: b.object("IPAMBlock", r).Problem(ipam.AllocationConflict, field(e.ordinal), fmt.Sprintf("is of %s, and handle %s is of %s elsewhere: they are given back together or not at all", e.owner, e.handle, first.owner))})
+			}
+		}
+	}
+	return faults, tallies
 }
 
 func field(ordinal int) string { return "spec.allocations[" + strconv.Itoa(ordinal) + "]" }
@@ -168,9 +268,8 @@ func (b *Backend) wrongIn(r record) []fault {
 
 // wrongWith returns what is wrong with a handle, if blocks record so many addresses under it.
 func (b *Backend) wrongWith(h *IPAMHandle, recorded map[string]int) []fault {
-	record := b.object("IPAMHandle", h)
-	if h.Spec.Deleted {
-		return b.left(record, h)
+	if b.younger(h, b.grace) {
+		return nil
 	}
 	counts := map[string]int{}
 	for text, n := range h.Spec.Block {
@@ -179,13 +278,22 @@ func (b *Backend) wrongWith(h *IPAMHandle, recorded map[string]int) []fault {
 		}
 		counts[text] += n
 	}
-	if b.younger(h, b.grace) || len(recorded) > 0 && maps.Equal(counts, recorded) {
+	if !h.Spec.Deleted && len(recorded) > 0 && maps.Equal(counts, recorded) {
 		return nil
+	}
+	h = h.DeepCopy() // What else is in its list may go.
+	record := b.object("IPAMHandle", h)
+	if h.Spec.Deleted {
+		faults := b.left(record, h)
+		for i := range faults {
+			faults[i].handle, faults[i].object = h.Name, h
+		}
+		return faults
 	}
 	f := fault{
 		Problem:  record.Problem(ipam.AllocationConflict, "spec.block", fmt.Sprintf("counts %s, and the blocks have %s: Oakum counts again", counted(counts), counted(recorded))),
-		revision: h.ResourceVersion,
-		mend:     func(ctx context.Context) error { return b.setCounts(ctx, h.DeepCopy(), recorded) },
+		revision: h.ResourceVersion, handle: h.Name, object: h,
+		mend: func(ctx context.Context) error { return b.setCounts(ctx, h.DeepCopy(), recorded) },
 	}
 	if len(recorded) == 0 {
 		f.Message = fmt.Sprintf("counts %s, and no block has an address under it: Oakum deletes it", counted(counts))
@@ -209,6 +317,7 @@ func counted(counts map[string]int) string {
 func (b *Backend) lacking(id string, recorded map[string]int, r record) fault {
 	return fault{
 		Problem: b.object("IPAMBlock", r).Problem(ipam.AllocationConflict, "spec.attributes", fmt.Sprintf("handle %s has %s, and there is no such IPAMHandle: Calico would not give it back; Oakum makes one", id, counted(recorded))),
+		handle:  strings.ToLower(id),
 		mend:    func(ctx context.Context) error { return b.restore(ctx, id, recorded) },
 	}
 }

@@ -2,6 +2,7 @@ package calico
 
 import (
 	"context"
+	"hash/crc32"
 	"iter"
 	"net/netip"
 	"slices"
@@ -111,26 +112,29 @@ func (r record) entries() iter.Seq[entry] {
 	}
 }
 
-// owners returns the keys of those who have something in the block.
-func (r record) owners() []string {
-	return r.keys(func(e entry) string { return key(e.owner) })
-}
+// ownerKey and handleKey are what an entry is found by; empty if it cannot be.
+func (e entry) ownerKey() string  { return key(e.owner) }
+func (e entry) handleKey() string { return e.handle }
 
-// handles returns the handles in the block.
-func (r record) handles() []string {
-	return r.keys(func(e entry) string { return e.handle })
-}
-
-func (r record) keys(of func(entry) string) []string {
-	var keys []string
+// buckets returns the buckets of what the entries are found by.
+func (r record) buckets(of func(entry) string) []string {
+	var found []string
 	for e := range r.entries() {
 		if k := of(e); k != "" {
-			keys = append(keys, k)
+			found = append(found, bucket(k))
 		}
 	}
-	slices.Sort(keys)
-	return slices.Compact(keys)
+	slices.Sort(found)
+	return slices.Compact(found)
 }
+
+// bucket is what a key is indexed by. In an index by the keys themselves, each of a hundred thousand would cost as much
+// memory as what is recorded under it; a bucket has them of a few blocks.
+func bucket(key string) string {
+	return strconv.FormatUint(uint64(crc32.ChecksumIEEE([]byte(key))%buckets), 16)
+}
+
+const buckets = 8192
 
 // key names an owner by kind and name.
 func key(o ipam.Owner) string { return string(o.Kind) + "/" + o.Namespace + "/" + o.Name }
@@ -159,8 +163,11 @@ func (b *Backend) handOuts(ctx context.Context, live bool, blocks []record) ([]i
 		return nil, err
 	}
 	slices.SortFunc(blocks, func(a, b record) int { return strings.Compare(a.Name, b.Name) })
-	var found []ipam.Allocation
-	at := map[string]int{}
+	size := 0
+	for _, r := range blocks {
+		size += len(r.Spec.Allocations) - len(r.Spec.Unallocated)
+	}
+	found, at := make([]ipam.Allocation, 0, max(size, 0)), make(map[string]int, max(size, 0))
 	for _, r := range blocks {
 		pool := poolOf(ps, r.cidr)
 		for e := range r.entries() {

@@ -130,6 +130,9 @@ type IPAMHandleList struct {
 	Items []IPAMHandle `json:"items"`
 }
 
+// Page implements foreign.Paged.
+func (*IPAMHandleList) Page() int64 { return 2000 }
+
 // BlockAffinity is a node's claim to a block.
 //
 // +kubebuilder:object:root=true

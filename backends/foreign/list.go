@@ -28,32 +28,58 @@ func (s Source) Reader(live bool) client.Reader {
 	return s.Cached
 }
 
+// Paged is a list of small objects, of which more may be asked for at a time: the API server walks over all that are left
+// for each page, so that many small pages cost it more than few large ones.
+type Paged interface {
+	// Page is how many.
+	Page() int64
+}
+
 // Lists returns all pages of a list; a cache has one. What a cache returns must not be changed.
 func Lists[T any, L interface {
 	*T
 	client.ObjectList
-}](ctx context.Context, from Source, live bool, options ...client.ListOption) ([]T, error) {
-	reader := from.Reader(live)
-	if live = live || from.Cached == nil; live {
-		options = append(options, client.Limit(page))
+}](ctx context.Context, from Source, live bool, options ...client.ListOption) (pages []T, err error) {
+	if live || from.Cached == nil {
+		err = Each[T, L](ctx, from, func(page *T) { pages = append(pages, *page) }, options...)
 	} else {
-		options = append(options, client.UnsafeDisableDeepCopy)
+		pages = make([]T, 1)
+		err = from.Cached.List(ctx, from.into(L(&pages[0])), append(options, client.UnsafeDisableDeepCopy)...)
 	}
-	var pages []T
+	if err != nil {
+		return nil, err
+	}
+	return pages, nil
+}
+
+// Each reads a list without a cache, and visits page by page what nobody needs as a whole.
+func Each[T any, L interface {
+	*T
+	client.ObjectList
+}](ctx context.Context, from Source, visit func(*T), options ...client.ListOption) error {
+	limit := int64(page)
+	if p, ok := any(L(new(T))).(Paged); ok {
+		limit = p.Page()
+	}
+	options = append(options, client.Limit(limit))
 	for next := ""; ; {
 		var list T
-		var into client.ObjectList = L(&list)
-		if from.As != nil {
-			into = from.As(into)
+		if err := from.Live.List(ctx, from.into(L(&list)), append(options, client.Continue(next))...); err != nil {
+			return err
 		}
-		if err := reader.List(ctx, into, append(options, client.Continue(next))...); err != nil {
-			return nil, err
-		}
-		pages = append(pages, list)
-		if next = L(&list).GetContinue(); next == "" || !live {
-			return pages, nil
+		visit(&list)
+		if next = L(&list).GetContinue(); next == "" {
+			return nil
 		}
 	}
+}
+
+// into returns what a list is filled through.
+func (s Source) into(list client.ObjectList) client.ObjectList {
+	if s.As == nil {
+		return list
+	}
+	return s.As(list)
 }
 
 // Unserved tells whether the error says that the API server has no such kind, as where the program is of another release.

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -247,3 +248,25 @@ func (r *Replicas) Stop() error {
 
 // Ended answers when the manager's process has ended, and how.
 func (m *Manager) Ended() <-chan error { return m.done }
+
+// Resident returns how many bytes of the manager are in memory, and how many were at most.
+func (m *Manager) Resident() (now, most uint64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.cmd.Process.Pid))
+	if err != nil {
+		return 0, 0, fmt.Errorf("reading how much memory the manager has: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(line, ":")
+		var kilobytes uint64
+		if _, err := fmt.Sscanf(value, "%d kB", &kilobytes); err != nil {
+			continue
+		}
+		switch name {
+		case "VmRSS":
+			now = kilobytes << 10
+		case "VmHWM":
+			most = kilobytes << 10
+		}
+	}
+	return now, most, nil
+}

@@ -482,6 +482,8 @@ func (p *plane) watched(t *testing.T, asked chan<- string) (path string) {
 					page = "next"
 				}
 				asked <- fmt.Sprintf("%s %s %s", filepath.Base(r.In.URL.Path), q.Get("limit"), page)
+			} else if parts := strings.Split(r.In.URL.Path, "/"); len(parts) == 5 && parts[1] == "apis" {
+				asked <- parts[4] + " all"
 			}
 		},
 	})

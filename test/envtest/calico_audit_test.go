@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,9 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -137,20 +134,7 @@ func dashed(cidr string) string {
 // keep creates an object of Calico's with the fields that the API server wants beside those that Oakum reads.
 func (s *scene) keep(o client.Object) {
 	s.t.Helper()
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	object := &unstructured.Unstructured{Object: content}
-	kinds, _, err := s.client.Scheme().ObjectKinds(o)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	object.SetGroupVersionKind(kinds[0])
-	if kinds[0].Kind == "IPAMBlock" {
-		content["spec"].(map[string]any)["strictAffinity"] = false
-	}
-	s.create(object)
+	s.create(s.stored(o))
 }
 
 // books are Calico's records as they are now.
@@ -931,62 +915,4 @@ func testCalicoPod(c corner) {
 	}
 	same(t, "records", map[string]string{"a": "host:" + c.node, "v": "host:" + c.node}, c.known(c.books().recorded()))
 	c.consistent()
-}
-
-// TestCalicoCheckIsFrugal checks 6,400 hand-outs in 100 blocks, nearly all of which have leaked.
-func TestCalicoCheckIsFrugal(t *testing.T) {
-	t.Parallel()
-	const blocks, size, pods = 100, 64, 50
-	p := calicoTown(t)
-	s := p.scene(t, "frugal")
-	s.create(s.calico(calico.V1, "IPPool", s.name, "{cidr: 10.64.0.0/19, blockSize: 26}"), fixture.Node(s.name))
-	var group sync.WaitGroup
-	for worker := range 8 {
-		group.Go(func() {
-			for i := worker; i < blocks; i += 8 {
-				l := lot{cidr: fmt.Sprintf("10.64.%d.%d/26", i/4, i%4*size), node: s.name, taken: map[int]calico.Attribute{}}
-				for o := range size {
-					l.taken[o] = calico.Attribute{HandleID: fmt.Sprintf("k8s-pod-network.%064x", i*size+o), Secondary: map[string]string{
-						"namespace": "default", "pod": fmt.Sprintf("pod-%d-%d", i, o), "node": s.name, "timestamp": "2026-11-30 12:40:46.393856399 +0000 UTC",
-					}}
-				}
-				s.lay(l)
-				if i < pods {
-					s.create(fixture.Pod(fmt.Sprintf("pod-%d-0", i), s.name, fixture.Running(strings.TrimSuffix(l.cidr, "/26"))))
-				}
-			}
-		})
-	}
-	group.Wait()
-
-	asked := make(chan string, 1000)
-	kubeconfig := p.watched(t, asked)
-	began := time.Now()
-	got, state := p.oakum(t, kubeconfig, "check", "--backend", calico.Name, "-o", "json")
-	took := time.Since(began)
-	close(asked)
-	var report cli.Report
-	if err := json.Unmarshal([]byte(got.Stdout), &report); err != nil {
-		t.Fatalf("%+v: %v", got, err)
-	}
-	want := []cli.PoolReport{{Backend: calico.Name, Name: s.name, Capacity: 8192, Allocated: blocks * size, InUse: pods, Leaked: blocks*size - pods}}
-	if diff := gocmp.Diff(want, report.Pools, cmpopts.IgnoreFields(cli.PoolReport{}, "Blocks")); diff != "" || len(report.Leaks) != blocks*size-pods || len(report.Problems) > 0 {
-		t.Errorf("%d leaks, problems %v, pools (-want +got):\n%s", len(report.Leaks), report.Problems, diff)
-	}
-	rss := state.SysUsage().(*syscall.Rusage).Maxrss / 1024
-	t.Logf("%s, of which %s of work, and %d MiB", took, state.UserTime()+state.SystemTime(), rss)
-	if rss > 200 {
-		t.Errorf("it took %d MiB", rss)
-	}
-	if took > 15*time.Second {
-		t.Errorf("it took %s", took)
-	}
-	lists := map[string]int{}
-	for list := range asked {
-		lists[list]++
-	}
-	same(t, "lists", map[string]int{
-		"blockaffinities 500 first": 1, "ipamblocks 500 first": 2, "ipamhandles 500 first": 1, "ipamhandles 500 next": 12,
-		"ippools 500 first": 2, "ipreservations 500 first": 1, "nodes 500 first": 1, "pods 500 first": 1,
-	}, lists)
 }
