@@ -463,8 +463,7 @@ func compare(t *testing.T, path string, s schema, typ reflect.Type, filledIn ...
 }
 
 func flatten(typ reflect.Type, fields map[string]reflect.Type) {
-	for i := range typ.NumField() {
-		f := typ.Field(i)
+	for f := range typ.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if options == "inline" {
 			flatten(f.Type, fields)

@@ -466,7 +466,7 @@ func (p *place) traceless() {
 	p.must(err)
 	held, err := p.held(p.t.Context())
 	p.must(err)
-	if left := append(guards, held...); len(left) > 0 {
+	if left := slices.Concat(guards, held); len(left) > 0 {
 		p.t.Errorf("left are %q", left)
 	}
 }
