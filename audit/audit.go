@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -55,6 +56,8 @@ type Auditor struct {
 	Held []schema.GroupVersionKind
 	// Gone tells of owners that were deleted.
 	Gone <-chan ipam.Owner
+	// Guarded returns the condition of that name for the report; nil if nothing is known. It may be nil itself.
+	Guarded func() *metav1.Condition
 
 	ledger ipam.Ledger
 	// census is what the last run saw, whether it believed it or not.

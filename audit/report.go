@@ -101,7 +101,14 @@ func (a *Auditor) fill(ctx context.Context, s *v1alpha1.LeakReportStatus, r resu
 	if err != nil {
 		return err
 	}
-	for _, c := range append(conditions, cleared) {
+	conditions = append(conditions, cleared)
+	if a.Guarded != nil {
+		if guarded := a.Guarded(); guarded != nil {
+			conditions = append(conditions, *guarded)
+		}
+	}
+	for _, c := range conditions {
+		c.Message = truncated(c.Message, 1000)
 		c.LastTransitionTime = metav1.NewTime(r.ended.Wall)
 		meta.SetStatusCondition(&s.Conditions, c)
 	}

@@ -357,3 +357,30 @@ func TestFinalizersAreNotClearedWhileAnotherBackendHoldsPods(t *testing.T) {
 		t.Errorf("FinalizersCleared is %q, want %q", got, want)
 	}
 }
+
+func TestTheReportTellsWhetherTheManagerIsGuarded(t *testing.T) {
+	d := street(t)
+	var known *metav1.Condition
+	d.Guarded = func() *metav1.Condition { return known }
+	told := func() []metav1.Condition {
+		var found []metav1.Condition
+		for _, c := range d.report().Conditions {
+			if c.Type == string(v1alpha1.Guarded) {
+				found = append(found, c)
+			}
+		}
+		return found
+	}
+	d.audits()
+	if diff := cmp.Diff([]metav1.Condition(nil), told()); diff != "" {
+		t.Errorf("before anything is known (-want +got):\n%s", diff)
+	}
+	known = &metav1.Condition{Type: "Guarded", Status: "False", Reason: "RightsMissing", Message: "missing: " + strings.Repeat("x", 2000)}
+	d.pass(5 * time.Minute)
+	d.audits()
+	want := *known
+	want.Message, want.LastTransitionTime = "missing: "+strings.Repeat("x", 988)+"...", local(5*time.Minute)
+	if diff := cmp.Diff([]metav1.Condition{want}, told()); diff != "" {
+		t.Errorf("when rights are missing (-want +got):\n%s", diff)
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
@@ -46,6 +47,7 @@ import (
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresspools,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addressblocks,verbs=get;list;watch;patch;delete
+// +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addressblocks,resourceNames=oakum-self-check-0,verbs=create
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=leakreports,verbs=get;create
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresspools/status;addressblocks/status;leakreports/status,verbs=patch
 // +kubebuilder:rbac:groups=ipam.oakum.dev,resources=addresses,verbs=release;release-unattended
@@ -75,6 +77,7 @@ type house struct {
 	log      logr.Logger
 	// certificates are those of the webhook server.
 	certificates certificates
+	check        *selfCheck
 	// notReady says what is missing; nil means that nothing is known yet, an empty string that nothing is missing.
 	notReady atomic.Pointer[string]
 }
@@ -152,11 +155,12 @@ func (h *house) furnish(ctx context.Context) error {
 	if err := h.wire(ctx); err != nil {
 		return fmt.Errorf("wiring up: %w", err)
 	}
-	if h.mgr.GetCache().WaitForCacheSync(ctx) {
-		h.say("")
-		h.log.Info("ready")
+	if !h.mgr.GetCache().WaitForCacheSync(ctx) {
+		return nil
 	}
-	return nil
+	h.say("")
+	h.log.Info("ready")
+	return h.check.run(ctx)
 }
 
 func (h *house) say(why string) { h.notReady.Store(&why) }
@@ -278,10 +282,14 @@ func (h *house) watch(records backends.Backend, settings config.Backend, restart
 	if err != nil {
 		return err
 	}
+	var guarded func() *metav1.Condition
+	if records.Name() == native.Name {
+		guarded = h.check.condition
+	}
 	return h.mgr.Add(&audit.Auditor{
 		Backend: records, Witness: p.witness, Clock: h.clock, Mode: settings.Mode, Settings: h.settings.Audit,
 		Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Log: h.log.WithName("audit").WithValues("backend", records.Name()),
-		Recorder: p.recorder, Metrics: p.audits, Identity: p.identity, Gone: gone, Held: h.heldFor(records.Name()), PodsHeld: h.holdsPods() && settings.Mode != config.ModeEnforce, Restart: restart,
+		Recorder: p.recorder, Metrics: p.audits, Identity: p.identity, Gone: gone, Held: h.heldFor(records.Name()), PodsHeld: h.holdsPods() && settings.Mode != config.ModeEnforce, Restart: restart, Guarded: guarded,
 	})
 }
 

@@ -118,7 +118,11 @@ func RunManager(ctx context.Context, kube *rest.Config, settings *config.Configu
 	if err := served.keep(mgr, metrics.Registry); err != nil {
 		return err
 	}
-	h := &house{mgr: mgr, settings: settings, clock: clock, log: log, certificates: served}
+	check, err := newSelfCheck(kube, settings, log.WithName("self-check"), metrics.Registry)
+	if err != nil {
+		return err
+	}
+	h := &house{mgr: mgr, settings: settings, clock: clock, log: log, certificates: served, check: check}
 	if err := h.open(); err != nil {
 		return err
 	}

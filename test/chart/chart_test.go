@@ -15,10 +15,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
+	"github.com/oakum-dev/oakum/cli"
 	"github.com/oakum-dev/oakum/test/controlplane"
 )
 
@@ -414,6 +416,84 @@ config:
 	if diff := cmp.Diff(want, r.settings(t, "x-oakum")); diff != "" {
 		t.Errorf("with values (-want +got):\n%s", diff)
 	}
+}
+
+// The manager's account may do what the program needs with these settings, and nothing else.
+func TestRightsAreThoseThatTheModeNeeds(t *testing.T) {
+	tests := map[string][]string{
+		"without any value":                 nil,
+		"with the certificates of another":  {"certificates.mode=cert-manager"},
+		"in another release":                {"fullnameOverride=guard"},
+		"without a leader":                  {"config.leaderElection.enabled=false"},
+		"with the leader's Lease elsewhere": {"config.leaderElection.namespace=elsewhere"},
+		"with a coild that is restarted":    {"config.backends.coil.mode=Enforce", "config.backends.coil.restartCoild=true"},
+	}
+	for _, mode := range []config.Mode{config.ModeOff, config.ModeObserve, config.ModeWarn, config.ModeEnforce} {
+		var all []string
+		for _, backend := range []string{"native", "whereabouts", "coil", "calico"} {
+			set := fmt.Sprintf("config.backends.%s.mode=%s", backend, mode)
+			tests[fmt.Sprintf("%s in %s", backend, mode)] = []string{set}
+			all = append(all, set)
+		}
+		tests[fmt.Sprintf("everything in %s", mode)] = all
+	}
+	for name, set := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := release{name: "oakum", namespace: "oakum-system", set: set}
+			rendered, account := r.render(t), "oakum"
+			if slices.Contains(set, "fullnameOverride=guard") {
+				account = "guard"
+			}
+			var want, got []string
+			for _, right := range cli.Rights(r.settings(t, account)) {
+				want = append(want, sentences(right.Namespace, right.PolicyRule)...)
+			}
+			for key, o := range rendered {
+				if !strings.HasSuffix(o.GetKind(), "RoleBinding") || !isFor(t, rendered, key, account) {
+					continue
+				}
+				var role rbacv1.Role // A ClusterRole has the same fields.
+				rendered[strings.Replace(key, "Binding", "", 1)].Object["kind"] = "Role"
+				rendered.into(t, strings.Replace(key, "Binding", "", 1), &role)
+				for _, rule := range role.Rules {
+					got = append(got, sentences(o.GetNamespace(), rule)...)
+				}
+			}
+			slices.Sort(want)
+			slices.Sort(got)
+			if diff := cmp.Diff(slices.Compact(want), slices.Compact(got)); diff != "" {
+				t.Errorf("rights (-needed +given):\n%s", diff)
+			}
+		})
+	}
+}
+
+// isFor tells whether that binding binds the account.
+func isFor(t *testing.T, rendered objects, key, account string) bool {
+	t.Helper()
+	subjects, _, err := unstructured.NestedSlice(rendered[key].Object, "subjects")
+	if err != nil || len(subjects) != 1 {
+		t.Fatalf("%s has the subjects %v: %v", key, subjects, err)
+	}
+	return subjects[0].(map[string]any)["name"] == account
+}
+
+// sentences are what a rule allows, one by one.
+func sentences(namespace string, rule rbacv1.PolicyRule) (all []string) {
+	names := rule.ResourceNames
+	if len(names) == 0 {
+		names = []string{"*"}
+	}
+	for _, group := range rule.APIGroups {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				for _, name := range names {
+					all = append(all, fmt.Sprintf("%s %s.%s %s in %q", verb, resource, group, name, namespace))
+				}
+			}
+		}
+	}
+	return all
 }
 
 // schema is the part of values.schema.json that this test reads.

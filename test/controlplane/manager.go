@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -16,6 +17,14 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
+	"github.com/oakum-dev/oakum/cli"
 )
 
 // Build compiles the oakum binary into the control plane's folder.
@@ -93,6 +102,9 @@ metrics: {bindAddress: "127.0.0.1:%d"}
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("writing the configuration: %w", err)
 	}
+	if err := c.grant(context.Background(), text); err != nil {
+		return nil, err
+	}
 	m.Log = filepath.Join(c.dir, fmt.Sprintf("oakum-%d.log", webhook))
 	log, err := os.OpenFile(m.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -109,6 +121,35 @@ metrics: {bindAddress: "127.0.0.1:%d"}
 	}
 	go func() { m.done <- m.cmd.Wait() }()
 	return m, nil
+}
+
+// grant leaves Oakum's ServiceAccount with the rights that these settings need and no others, if it has any. Those to certificates
+// are in roles of their own.
+func (c *ControlPlane) grant(ctx context.Context, text string) error {
+	settings, err := config.Decode([]byte(text))
+	if err != nil {
+		return nil //nolint:nilerr // The manager says so itself.
+	}
+	settings.Webhook.SelfSigned = nil
+	rules := map[string][]rbacv1.PolicyRule{}
+	for _, r := range cli.Rights(settings) {
+		rules[r.Namespace] = append(rules[r.Namespace], r.PolicyRule)
+	}
+	for namespace, needed := range rules {
+		var role client.Object = &rbacv1.ClusterRole{}
+		if namespace != "" {
+			role = &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
+		}
+		role.SetName("oakum")
+		patch, err := json.Marshal(map[string]any{"rules": needed})
+		if err != nil {
+			return fmt.Errorf("writing rights: %w", err)
+		}
+		if err := c.Client.Patch(ctx, role, client.RawPatch(types.MergePatchType, patch)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("giving Oakum its rights: %w", err)
+		}
+	}
+	return nil
 }
 
 // AwaitReady returns when the manager is ready. One that does not get ready is ended.

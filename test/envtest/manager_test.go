@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -19,9 +20,12 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/test/controlplane"
 	"github.com/oakum-dev/oakum/test/fixture"
@@ -30,6 +34,7 @@ import (
 func TestManager(t *testing.T) {
 	t.Parallel()
 	p := own(t, controlplane.StartBare)
+	p.poor = true
 	root, err := controlplane.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -67,13 +72,29 @@ func TestManager(t *testing.T) {
 		replace(t, good)
 		eventually(t, says(manager, "/readyz/webhook", http.StatusOK, "ok"))
 	})
-	t.Run("SIGTERM ends it in good order within 5 s", func(t *testing.T) {
+	t.Run("SIGTERM ends it in good order within 5 s, and the next one may lead at once", func(t *testing.T) {
+		holder := func() string {
+			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: controlplane.Namespace, Name: "oakum-leader"}}
+			if err := p.Client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); err != nil {
+				return ""
+			}
+			return ptr.Deref(lease.Spec.HolderIdentity, "")
+		}
+		eventually(t, func() error {
+			if holder() == "" {
+				return errors.New("nobody leads")
+			}
+			return nil
+		})
 		began := time.Now()
 		if err := manager.Stop(); err != nil {
 			t.Errorf("it ended with %v", err)
 		}
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("it took %s", took)
+		}
+		if h := holder(); h != "" {
+			t.Errorf("%s still has the Lease", h)
 		}
 	})
 	t.Run("without its rights it says which are missing, and gets ready when it has them", func(t *testing.T) {

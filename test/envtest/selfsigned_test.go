@@ -54,6 +54,7 @@ func TestSelfSigned(t *testing.T) {
 	s := &sealed{t: t, plane: own(t, func(dir string) (*controlplane.ControlPlane, error) {
 		return controlplane.StartWith(dir, controlplane.Options{SelfSigned: true})
 	})}
+	s.poor = true
 	forbidden := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: controlplane.Namespace, Name: "oakum-selfsigned"}}
 	binding := forbidden.DeepCopy()
 	if err := errors.Join(s.Client.Get(t.Context(), client.ObjectKeyFromObject(binding), binding), s.Client.Delete(t.Context(), forbidden)); err != nil {

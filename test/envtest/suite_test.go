@@ -70,7 +70,21 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer shared.manager.Kill()
-	return m.Run(), nil
+	return m.Run(), lacks(shared.manager)
+}
+
+// lacks returns an error if a manager was refused anything for want of a right: it has those of its mode and no others.
+func lacks(m *controlplane.Manager) error {
+	log, err := os.ReadFile(m.Log)
+	if err != nil {
+		return fmt.Errorf("reading the manager's log: %w", err)
+	}
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, `User \"`+controlplane.ServiceAccount+`\" cannot`) || strings.Contains(line, "the self-check failed") {
+			return fmt.Errorf("the manager lacks something: %s", line)
+		}
+	}
+	return nil
 }
 
 // plane is a control plane, and the binary for its managers.
@@ -80,6 +94,8 @@ type plane struct {
 	// manager is the one that TestMain started.
 	manager *controlplane.Manager
 	scenes  atomic.Int64
+	// poor: its managers lack rights or webhooks at times.
+	poor bool
 }
 
 // own starts a control plane for one test.
@@ -104,7 +120,12 @@ func (p *plane) launch(t *testing.T, settings string) *controlplane.Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(m.Kill)
+	t.Cleanup(func() {
+		m.Kill()
+		if err := lacks(m); err != nil && !p.poor {
+			t.Error(err)
+		}
+	})
 	return m
 }
 

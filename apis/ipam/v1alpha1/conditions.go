@@ -44,6 +44,12 @@ const (
 	//	True:  NoneFound
 	//	False: SomeRemain, StillWanted
 	FinalizersCleared ConditionType = "FinalizersCleared"
+	// Guarded tells, of the native backend, whether the manager has all rights that its configuration needs, and whether the
+	// API server asks its webhooks. It is absent until the leader has looked.
+	//
+	//	True:  ChecksPassed
+	//	False: RightsMissing, WebhookDead
+	Guarded ConditionType = "Guarded"
 )
 
 // ConditionReason is why a condition has its status.
@@ -87,4 +93,11 @@ const (
 	ReasonSomeRemain ConditionReason = "SomeRemain"
 	// ReasonStillWanted: the mode is Enforce.
 	ReasonStillWanted ConditionReason = "StillWanted"
+
+	// ReasonChecksPassed: every right is there, and a write that only a webhook refuses was refused.
+	ReasonChecksPassed ConditionReason = "ChecksPassed"
+	// ReasonRightsMissing: the message lists what the manager may not do.
+	ReasonRightsMissing ConditionReason = "RightsMissing"
+	// ReasonWebhookDead: that write was admitted, or the API server could not call the webhook. The message says which.
+	ReasonWebhookDead ConditionReason = "WebhookDead"
 )

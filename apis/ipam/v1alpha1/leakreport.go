@@ -53,7 +53,7 @@ type LeakReportStatus struct {
 	// +kubebuilder:validation:MaxItems=100
 	Released []LeakRelease `json:"released,omitempty"`
 
-	// Conditions are Healthy, Stopped, Pacing and FinalizersCleared.
+	// Conditions are Healthy, Stopped, Pacing, FinalizersCleared and, of the native backend, Guarded.
 	//
 	// +listType=map
 	// +listMapKey=type
