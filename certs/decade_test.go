@@ -81,9 +81,9 @@ func (d *decade) step() {
 	if !d.down["patch Registration"] && !d.down["get Registration"] && !d.down["get Secret"] && !d.down["update Secret"] && !d.down["create Secret"] {
 		d.whole()
 	}
-	passes := []time.Duration{0, time.Minute, 8 * time.Minute, time.Hour, 2 * day, 5 * day}
+	passes := []time.Duration{0, 8 * time.Minute, time.Hour, 5 * day, 5 * day}
 	if len(d.down) > 0 {
-		passes = passes[:4]
+		passes = passes[:3]
 	}
 	d.pass(passes[d.random.IntN(len(passes))])
 	d.check()
