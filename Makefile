@@ -143,8 +143,6 @@ bin/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@$(call compile,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,2 minutes)
 bin/promtool: tools/prometheus/go.mod tools/prometheus/go.sum
 	@$(call compile,prometheus,github.com/prometheus/prometheus/cmd/promtool,2 minutes)
-bin/prometheus: tools/prometheus/go.mod tools/prometheus/go.sum
-	@$(call compile,prometheus,github.com/prometheus/prometheus/cmd/prometheus,2 minutes)
 bin/benchstat: tools/bench/go.mod tools/bench/go.sum
 	@$(call compile,bench,golang.org/x/perf/cmd/benchstat,10 seconds)
 bin/helm: tools/helm/go.mod tools/helm/go.sum

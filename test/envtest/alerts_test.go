@@ -35,7 +35,6 @@ func (f families) read(text string) {
 // with certificates of its own.
 func elsewhere() families {
 	return families{
-		"oakum_self_check":                          {"check"},
 		"oakum_webhook_ca_expiry_timestamp_seconds": {""},
 	}
 }
