@@ -427,7 +427,7 @@ func TestCheckIsFrugal(t *testing.T) {
 	}
 	rss := state.SysUsage().(*syscall.Rusage).Maxrss / 1024
 	t.Logf("%s, of which %s of work, and %d MiB", took, state.UserTime()+state.SystemTime(), rss)
-	if rss > 200 {
+	if rss > 300 { // As little as half of it, where the garbage collector gets a turn.
 		t.Errorf("it took %d MiB", rss)
 	}
 	if took > 15*time.Second {
