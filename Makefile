@@ -71,6 +71,16 @@ test: $(control-plane) bin/kustomize bin/helm ## run every test; concurrent pack
 	go test -timeout 20m ./...
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
 
+# For how long each fuzz target is tried.
+FUZZTIME ?= 60s
+
+.PHONY: fuzz
+fuzz: ## try inputs that no test has, on each fuzz target for FUZZTIME
+	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ {all[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, all[i]; n = 0}' | \
+	while read -r package target; do \
+		go test "$$package" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) < /dev/null; \
+	done
+
 .PHONY: e2e
 e2e: build $(control-plane) $(node) $(network) $(kubectl) bin/helm ## test on a real node: needs root, runc, nftables and iproute2
 	PATH="$$PATH:$(abspath $(dir $(kubectl)))" go test -tags e2e -p 1 -count 1 -timeout 30m ./test/e2e/...
