@@ -95,7 +95,7 @@ func layers() map[string]layer {
 		"cli": {
 			imports: append([]string{
 				"ipam", "apis/...", "backends/...", "cluster", "webhooks", "finalizers", "audit",
-				"github.com/go-logr/zapr", "github.com/spf13/cobra/...", "go.uber.org/zap/...", "golang.org/x/term",
+				"github.com/KimMachineGun/automemlimit/memlimit", "github.com/go-logr/zapr", "github.com/spf13/cobra/...", "go.uber.org/zap/...", "golang.org/x/term",
 			}, kubernetes...),
 			tests: tests,
 		},

@@ -55,6 +55,7 @@ stand in the configuration file, which is read once, at start.`,
 			ctrl.SetLogger(log)
 			klog.SetLogger(log)
 			log.Info("starting", "version", version, "config", file)
+			limitMemory(log)
 			return RunManager(cmd.Context(), kube, settings, cluster.SystemClock(), log)
 		},
 	}
@@ -139,6 +140,7 @@ func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Lo
 
 		Metrics:                metrics,
 		HealthProbeBindAddress: settings.Health.BindAddress,
+		PprofBindAddress:       settings.Debug.PprofBindAddress,
 		WebhookServer: webhook.NewServer(webhook.Options{
 			Host: settings.Webhook.Host, Port: settings.Webhook.Port, CertDir: settings.Webhook.CertDir,
 		}),

@@ -77,6 +77,7 @@ metrics: {bindAddress: "127.0.0.1:9090", secure: false, certDir: /metrics}
 health: {bindAddress: "[::1]:9091"}
 webhook: {host: fd00::1, port: 10250, certDir: /webhook}
 log: {level: debug}
+debug: {pprofBindAddress: "[::1]:6060"}
 `,
 			want: func(c *Configuration) {
 				*c = Configuration{
@@ -123,6 +124,7 @@ log: {level: debug}
 					Health:  Health{BindAddress: "[::1]:9091"},
 					Webhook: Webhook{Host: "fd00::1", Port: 10250, CertDir: "/webhook"},
 					Log:     Log{Level: LevelDebug},
+					Debug:   Debug{PprofBindAddress: "[::1]:6060"},
 				}
 			},
 		},
@@ -188,7 +190,7 @@ func TestDecodeRefuses(t *testing.T) {
 		},
 		"unknown keys, all of them": {
 			file: header + "logs: {}\nbackends:\n  native:\n    mod: Warn\n    podfinalizers: true\n",
-			want: `line 3: Unsupported value: "logs": supported values: "apiVersion", "audit", "backends", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"; ` +
+			want: `line 3: Unsupported value: "logs": supported values: "apiVersion", "audit", "backends", "debug", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"; ` +
 				`line 6: backends.native: Unsupported value: "mod": supported values: "mode", "podFinalizers", "rules"; ` +
 				`line 7: backends.native: Unsupported value: "podfinalizers": supported values: "mode", "podFinalizers", "rules"`,
 		},
