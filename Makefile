@@ -90,6 +90,7 @@ bench: build $(control-plane) bin/benchstat ## measure what Oakum costs on a rea
 	go run ./test/bench -out bin/bench.txt
 	bin/benchstat -col /side bin/bench.txt
 	go test -run '^$$' -bench Run -benchmem ./audit
+	go test -run '^$$' -bench Handler ./webhooks
 
 .PHONY: run demo cluster
 run: ## start a control plane with Oakum on this machine, until Ctrl-C
