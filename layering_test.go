@@ -111,6 +111,7 @@ func layers() map[string]layer {
 		"test/e2e":          {imports: []string{"..."}},
 		"test/local":        {imports: []string{"..."}},
 		"test/bench":        {imports: []string{"..."}},
+		"test/scale":        {imports: []string{"..."}},
 
 		"test/e2e/cluster":         {imports: []string{"..."}},
 		"test/e2e/cluster/cni":     {},
