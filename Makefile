@@ -69,19 +69,34 @@ lint: bin/golangci-lint ## run the linters alone
 	bin/golangci-lint run
 
 .PHONY: test
-test: $(control-plane) bin/kustomize bin/helm bin/promtool ## run every test; concurrent packages once more with the race detector
+test: $(control-plane) bin/kustomize bin/helm bin/promtool bin/kwok ## run every test; concurrent packages once more with the race detector
 	go test -timeout 20m ./...
 	$(if $(cgo),go test -race $(raced),@echo 'no C compiler: skipping the race detector')
+
+# For how long each fuzz target is tried.
+FUZZTIME ?= 60s
+
+.PHONY: fuzz
+fuzz: ## try inputs that no test has, on each fuzz target for FUZZTIME
+	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ {all[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, all[i]; n = 0}' | \
+	while read -r package target; do \
+		go test "$$package" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) < /dev/null; \
+	done
 
 .PHONY: e2e
 e2e: build $(control-plane) $(node) $(network) $(kubectl) bin/helm bin/certmanager ## test on a real node: needs root, runc, nftables and iproute2
 	PATH="$$PATH:$(abspath $(dir $(kubectl)))" go test -tags e2e -p 1 -count 1 -timeout 30m ./test/e2e/...
+
+.PHONY: scale
+scale: build $(control-plane) bin/kwok ## let 300 nodes and 3,000 pods come and go for 10 minutes
+	go test ./test/scale -count 1 -timeout 60m -v -nodes 300 -pods 3000 -rate 20 -span 10m -plot $(CURDIR)/docs/scale
 
 .PHONY: bench
 bench: build $(control-plane) bin/benchstat ## measure what Oakum costs on a real control plane
 	go run ./test/bench -out bin/bench.txt
 	bin/benchstat -col /side bin/bench.txt
 	go test -run '^$$' -bench Run -benchmem ./audit
+	go test -run '^$$' -bench Handler ./webhooks
 
 .PHONY: run demo cluster
 run: ## start a control plane with Oakum on this machine, until Ctrl-C
@@ -145,6 +160,8 @@ bin/promtool: tools/prometheus/go.mod tools/prometheus/go.sum
 	@$(call compile,prometheus,github.com/prometheus/prometheus/cmd/promtool,2 minutes)
 bin/benchstat: tools/bench/go.mod tools/bench/go.sum
 	@$(call compile,bench,golang.org/x/perf/cmd/benchstat,10 seconds)
+bin/kwok: tools/kwok/go.mod tools/kwok/go.sum
+	@$(call compile,kwok,sigs.k8s.io/kwok/cmd/kwok,1 minute)
 bin/helm: tools/helm/go.mod tools/helm/go.sum
 	@$(call compile,helm,helm.sh/helm/v4/cmd/helm,2 minutes)
 bin/certmanager: tools/certmanager/main.go tools/certmanager/go.mod tools/certmanager/go.sum

@@ -97,12 +97,13 @@ func layers() map[string]layer {
 		"cli": {
 			imports: append([]string{
 				"ipam", "apis/...", "backends/...", "cluster", "webhooks", "finalizers", "audit", "certs",
-				"github.com/go-logr/zapr", "github.com/spf13/cobra/...", "go.uber.org/zap/...", "golang.org/x/term",
+				"github.com/KimMachineGun/automemlimit/memlimit", "github.com/go-logr/zapr", "github.com/spf13/cobra/...", "go.uber.org/zap/...",
+				"golang.org/x/term",
 			}, kubernetes...),
 			tests: tests,
 		},
 
-		"test/fixture": {imports: append([]string{"ipam", "apis/..."}, kubernetes...), tests: tests},
+		"test/fixture": {imports: append([]string{"ipam", "apis/...", "gopkg.in/evanphx/json-patch.v4"}, kubernetes...), tests: tests},
 		"test/fixture/coil": {
 			imports: append([]string{"ipam"}, kubernetes...),
 			tests:   append([]string{"apis/config/v1alpha1", "backends/coil", "cluster", "webhooks"}, tests...),
@@ -114,6 +115,7 @@ func layers() map[string]layer {
 		"test/e2e":          {imports: []string{"..."}},
 		"test/local":        {imports: []string{"..."}},
 		"test/bench":        {imports: []string{"..."}},
+		"test/scale":        {imports: []string{"..."}},
 
 		"test/e2e/cluster":         {imports: []string{"..."}},
 		"test/e2e/cluster/cni":     {},

@@ -77,7 +77,7 @@ func (c *crowd) auditor() *Auditor {
 }
 
 func BenchmarkRun(b *testing.B) {
-	for _, pods := range []int{10_000, 100_000} {
+	for _, pods := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("%d", pods), func(b *testing.B) {
 			a := newCrowd(pods).auditor()
 			a.Run(b.Context())

@@ -72,6 +72,9 @@ type variant struct {
 	hearsay bool
 }
 
+// blindToPodGC takes what PodGC wrote for the kubelet's word.
+func blindToPodGC(p *ipam.Pod) { p.Disrupted = false }
+
 func sound() config.Audit {
 	return config.Audit{
 		Interval:    metav1.Duration{Duration: 5 * time.Minute},
@@ -354,7 +357,7 @@ func TestABrokenAuditIsCaught(t *testing.T) {
 		want    string
 	}{
 		"that takes PodGC's word for the kubelet's": {
-			variant: variant{blur: func(p *ipam.Pod) { p.Disrupted = false }},
+			variant: variant{blur: blindToPodGC},
 			want:    "I1",
 		},
 		"for which one sighting is enough": {

@@ -58,7 +58,8 @@ stand in the configuration file, which is read once, at start.`,
 			}
 			ctrl.SetLogger(log)
 			klog.SetLogger(log)
-			log.Info("starting", "version", version, "config", file, "memory limit", spare(os.Getenv, cgroup))
+			log.Info("starting", "version", version, "config", file)
+			limitMemory(log)
 			return RunManager(cmd.Context(), kube, settings, cluster.SystemClock(), log)
 		},
 	}
@@ -166,6 +167,7 @@ func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Lo
 
 		Metrics:                server,
 		HealthProbeBindAddress: settings.Health.BindAddress,
+		PprofBindAddress:       settings.Debug.PprofBindAddress,
 		WebhookServer: webhook.NewServer(webhook.Options{
 			Host: settings.Webhook.Host, Port: settings.Webhook.Port, TLSOpts: []func(*tls.Config){served.serve},
 		}),

@@ -56,11 +56,11 @@ func TestConfigurationThatCannotBeUsed(t *testing.T) {
 		"nothing": {"", "holds nothing: must begin with apiVersion: config.oakum.dev/v1alpha1 and kind: Configuration"},
 		"an unknown key": {
 			header + "webhok: {port: 1}\n",
-			`line 3: Unsupported value: "webhok": supported values: "apiVersion", "audit", "backends", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"`,
+			`line 3: Unsupported value: "webhok": supported values: "apiVersion", "audit", "backends", "debug", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"`,
 		},
 		"an unknown key with a line break in it": {
 			header + `"web\nhook": {}` + "\n",
-			`line 3: Unsupported value: "web\nhook": supported values: "apiVersion", "audit", "backends", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"`,
+			`line 3: Unsupported value: "web\nhook": supported values: "apiVersion", "audit", "backends", "debug", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"`,
 		},
 		"a value of the wrong type": {header + "webhook: {port: high}\n", `line 3: webhook.port: Invalid value: "high": must be a whole number`},
 		"a value that makes no sense": {

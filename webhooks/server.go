@@ -47,9 +47,9 @@ func Register(server webhook.Server, scheme *runtime.Scheme, pools AddressPool, 
 	server.Register(MutatePodPath, &admission.Webhook{Handler: admission.HandlerFunc(pods.Default)})
 	server.Register(MutatePoolPath, &admission.Webhook{Handler: admission.HandlerFunc(pools.Default)})
 	server.Register(ValidatePoolPath, admission.WithValidator(scheme, pools))
-	server.Register(MutateBlockPath, &admission.Webhook{Handler: bounded{admission.HandlerFunc(blocks.Default)}})
+	server.Register(MutateBlockPath, &admission.Webhook{Handler: bounded{unchanged{admission.HandlerFunc(blocks.Default)}}})
 	validate := admission.WithValidator(scheme, blocks)
-	validate.Handler = bounded{validate.Handler}
+	validate.Handler = bounded{unchanged{validate.Handler}}
 	server.Register(ValidateBlockPath, validate)
 }
 

@@ -72,6 +72,18 @@ func (b *Backend) younger(o client.Object, age time.Duration) bool {
 
 // setCounts writes a handle's counts as it was read, or deletes it if it counts nothing.
 func (b *Backend) setCounts(ctx context.Context, h *IPAMHandle, counts map[string]int) error {
+	patch := h.patch(counts)
+	switch {
+	case len(counts) == 0:
+		return b.remove(ctx, h, deleted(), patch...)
+	case len(patch) == 0:
+		return nil
+	}
+	return b.patch(ctx, h, patch)
+}
+
+// patch returns what makes the stored counts others.
+func (h *IPAMHandle) patch(counts map[string]int) []jsonpatch.Operation {
 	var patch []jsonpatch.Operation
 	if h.Spec.Block == nil {
 		patch = append(patch, jsonpatch.NewOperation("add", "/spec/block", struct{}{}))
@@ -86,13 +98,7 @@ func (b *Backend) setCounts(ctx context.Context, h *IPAMHandle, counts map[strin
 			patch = append(patch, jsonpatch.NewOperation("add", "/spec/block/"+escape(cidr), counts[cidr]))
 		}
 	}
-	switch {
-	case len(counts) == 0:
-		return b.remove(ctx, h, deleted(), patch...)
-	case len(patch) == 0:
-		return nil
-	}
-	return b.patch(ctx, h, patch)
+	return patch
 }
 
 // count lets a handle count one more address than the block has of it, and makes the handle if there is none. It returns

@@ -114,20 +114,25 @@ func (b *Backend) holdingIn(ctx context.Context, a ipam.Allocation, name string)
 	return spots, nil
 }
 
-// remove takes a hand-out's entries out of one IPPool, and returns those that it took. It does not hold on to the
-// pool's revision, which every neighbour changes: the entry itself is compared.
+// removal returns the patch that takes a hand-out's entries out of one IPPool. It does not hold on to the pool's
+// revision, which every neighbour changes: the entry itself is compared.
+func removal(a ipam.Allocation, spots []spot) []jsonpatch.Operation {
+	var patch []jsonpatch.Operation
+	for _, s := range spots {
+		path := "/spec/allocations/" + strconv.Itoa(s.offset)
+		patch = append(patch,
+			jsonpatch.NewOperation("test", path+"/id", idOf(a)),
+			jsonpatch.NewOperation("test", path+"/podref", refOf(a.Owner)),
+			jsonpatch.NewOperation("remove", path, nil))
+	}
+	return patch
+}
+
+// remove takes a hand-out's entries out of one IPPool, and returns those that it took.
 func (b *Backend) remove(ctx context.Context, a ipam.Allocation, spots []spot) ([]spot, error) {
 	name := spots[0].pool.Name
 	for attempt := 1; ; attempt++ {
-		var patch []jsonpatch.Operation
-		for _, s := range spots {
-			path := "/spec/allocations/" + strconv.Itoa(s.offset)
-			patch = append(patch,
-				jsonpatch.NewOperation("test", path+"/id", idOf(a)),
-				jsonpatch.NewOperation("test", path+"/podref", refOf(a.Owner)),
-				jsonpatch.NewOperation("remove", path, nil))
-		}
-		written := b.patch(ctx, name, patch)
+		written := b.patch(ctx, name, removal(a, spots))
 		if written == nil {
 			return spots, nil
 		}

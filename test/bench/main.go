@@ -22,6 +22,7 @@ import (
 
 	"github.com/oakum-dev/oakum/apis/ipam/v1alpha1"
 	"github.com/oakum-dev/oakum/test/controlplane"
+	"github.com/oakum-dev/oakum/webhooks"
 )
 
 func main() {
@@ -46,7 +47,7 @@ func measure(ctx context.Context, rounds int, file string, out io.Writer) (err e
 	defer func() { err = errors.Join(err, raw.Close()) }()
 	report := &report{rounds: rounds, raw: raw, out: out}
 
-	fmt.Fprintln(out, "| measured | with | without | ratio | control | target |\n|---|---|---|---|---|---|")
+	fmt.Fprintln(out, "| measured | with | without | ratio | control | an empty webhook | target |\n|---|---|---|---|---|---|---|")
 	if err := report.heap(); err != nil {
 		return err
 	}
@@ -62,6 +63,13 @@ func measure(ctx context.Context, rounds int, file string, out io.Writer) (err e
 	}
 	without, err := start(dir, "without", controlplane.StartBare)
 	defer func() { err = errors.Join(err, without.Stop()) }()
+	if err != nil {
+		return err
+	}
+	empty, err := start(dir, "empty", func(dir string) (*controlplane.ControlPlane, error) {
+		return controlplane.StartWith(dir, controlplane.Options{Unguarded: true})
+	})
+	defer func() { err = errors.Join(err, empty.Stop()) }()
 	if err != nil {
 		return err
 	}
@@ -84,9 +92,12 @@ func measure(ctx context.Context, rounds int, file string, out io.Writer) (err e
 	if err != nil {
 		return err
 	}
-	err = report.writes(ctx, with, without)
+	admitting, stop := context.WithCancel(ctx)
+	ended := empty.Admit(admitting, webhooks.MutatePoolPath, webhooks.ValidatePoolPath, webhooks.MutateBlockPath, webhooks.ValidateBlockPath)
+	err = report.writes(ctx, with, without, empty)
 	manager.Kill()
-	if err != nil {
+	stop()
+	if err := errors.Join(err, <-ended); err != nil {
 		return err
 	}
 	if err := report.calico(ctx, with, without); err != nil {
@@ -110,21 +121,25 @@ type report struct {
 }
 
 // sides are the figures of one measurement, a round each, in nanoseconds an operation. The control is the same as
-// without, taken once more.
+// without, taken once more. The floor is what it costs that a webhook is called at all; it may be left out.
 type sides struct {
-	with, without, control []float64
+	with, without, control, floor []float64
 }
 
 // row prints the medians, their ratio, and what the control shows of this machine's noise.
 func (r *report) row(name, target string, s sides) {
-	for side, values := range map[string][]float64{"with": s.with, "without": s.without, "control": s.control} {
+	for side, values := range map[string][]float64{"with": s.with, "without": s.without, "control": s.control, "empty": s.floor} {
 		for _, v := range values {
 			fmt.Fprintf(r.raw, "Benchmark%s/side=%s 1 %.0f ns/op\n", name, side, v)
 		}
 	}
 	with, without, control := median(s.with), median(s.without), median(s.control)
-	fmt.Fprintf(r.out, "| %s | %s | %s | **%.2f** | %.2f | %s |\n", name,
-		time.Duration(with).Round(10*time.Microsecond), time.Duration(without).Round(10*time.Microsecond), with/without, control/without, target)
+	floor := "–"
+	if len(s.floor) > 0 {
+		floor = fmt.Sprintf("%.2f", median(s.floor)/without)
+	}
+	fmt.Fprintf(r.out, "| %s | %s | %s | **%.2f** | %.2f | %s | %s |\n", name,
+		time.Duration(with).Round(10*time.Microsecond), time.Duration(without).Round(10*time.Microsecond), with/without, control/without, floor, target)
 }
 
 func median(values []float64) float64 {

@@ -55,6 +55,8 @@ type ControlPlane struct {
 type Options struct {
 	// Bare leaves the API server as it is without Oakum.
 	Bare bool
+	// Unguarded leaves out the policies.
+	Unguarded bool
 	// Components are folders of config/ that guard another program's records, such as whereabouts, with their webhooks
 	// in webhook.yaml.
 	Components []string
@@ -77,7 +79,7 @@ func StartBare(dir string) (*ControlPlane, error) { return StartWith(dir, Option
 // StartWith does as Start, with options.
 func StartWith(dir string, options Options) (*ControlPlane, error) {
 	c, err := start(dir, options)
-	if err != nil || options.Bare {
+	if err != nil || options.Bare || options.Unguarded {
 		return c, err
 	}
 	paths := []string{"manager/namespace.yaml", "rbac", "policy"}

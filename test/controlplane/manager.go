@@ -206,6 +206,9 @@ func (m *Manager) Stop() error {
 // Signal sends the manager a signal: SIGSTOP lets it hang, SIGCONT lets it go on.
 func (m *Manager) Signal(s os.Signal) error { return m.cmd.Process.Signal(s) }
 
+// PID is the number of the manager's process.
+func (m *Manager) PID() int { return m.cmd.Process.Pid }
+
 // Kill ends the manager without a warning, and waits.
 func (m *Manager) Kill() {
 	if err := m.cmd.Process.Kill(); err == nil {

@@ -1,8 +1,14 @@
 package controlplane
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
 
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -37,6 +43,48 @@ func (c *ControlPlane) Resume() error {
 		return fmt.Errorf("starting kube-apiserver again: %w", err)
 	}
 	return nil
+}
+
+// RestartAPIServer kills the API server and starts it again. Meanwhile nobody answers, and every watch ends. Asked to end, it
+// would wait for its watches for a minute.
+func (c *ControlPlane) RestartAPIServer() error {
+	server := c.env.ControlPlane.GetAPIServer()
+	if err := killWith("--cert-dir=" + server.CertDir); err != nil {
+		return fmt.Errorf("killing the API server: %w", err)
+	}
+	if err := server.Stop(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stopping the API server: %w", err)
+	}
+	if err := server.Start(); err != nil {
+		return fmt.Errorf("starting the API server again: %w", err)
+	}
+	return nil
+}
+
+// killWith kills the child of ours that has that argument.
+func killWith(argument string) error {
+	lists, err := filepath.Glob("/proc/self/task/*/children")
+	if err != nil {
+		return err
+	}
+	for _, list := range lists {
+		children, err := os.ReadFile(list)
+		if err != nil {
+			continue // The thread has ended.
+		}
+		for child := range strings.FieldsSeq(string(children)) {
+			arguments, err := os.ReadFile(filepath.Join("/proc", child, "cmdline"))
+			if err != nil || !slices.Contains(strings.Split(string(arguments), "\x00"), argument) {
+				continue
+			}
+			pid, err := strconv.Atoi(child)
+			if err != nil {
+				return err
+			}
+			return syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+	return fmt.Errorf("no process has the argument %s", argument)
 }
 
 // Through returns the control plane as managers see it who reach the API server at another URL. Whoever answers there

@@ -23,6 +23,7 @@ type Configuration struct {
 	Health         Health         `json:"health"`
 	Webhook        Webhook        `json:"webhook"`
 	Log            Log            `json:"log"`
+	Debug          Debug          `json:"debug"`
 }
 
 // Finalizers sets how long the deletion of an object may wait for its addresses.
@@ -129,6 +130,13 @@ type SelfSigned struct {
 type Log struct {
 	// Level is the least important level that is logged. Default LevelInfo.
 	Level Level `json:"level"`
+}
+
+// Debug is what shows where the manager spends its time and memory.
+type Debug struct {
+	// PprofBindAddress is host:port of a server of net/http/pprof for clients in the same pod, which it asks for nothing, and
+	// so the host is a loopback address; "0" means no server. Default "0".
+	PprofBindAddress string `json:"pprofBindAddress"`
 }
 
 // Level is how important a log line is.

@@ -81,6 +81,7 @@ metrics: {bindAddress: "127.0.0.1:9090", secure: false, certDir: /metrics}
 health: {bindAddress: "[::1]:9091"}
 webhook: {host: fd00::1, port: 10250, certDir: /webhook, selfSigned: {secretName: ca, serviceName: door}}
 log: {level: debug}
+debug: {pprofBindAddress: "[::1]:6060"}
 `,
 			want: func(c *Configuration) {
 				*c = Configuration{
@@ -129,7 +130,8 @@ log: {level: debug}
 						Host: "fd00::1", Port: 10250, CertDir: "/webhook",
 						SelfSigned: &SelfSigned{SecretName: "ca", ServiceName: "door"},
 					},
-					Log: Log{Level: LevelDebug},
+					Log:   Log{Level: LevelDebug},
+					Debug: Debug{PprofBindAddress: "[::1]:6060"},
 				}
 			},
 		},
@@ -195,7 +197,7 @@ func TestDecodeRefuses(t *testing.T) {
 		},
 		"unknown keys, all of them": {
 			file: header + "logs: {}\nbackends:\n  native:\n    mod: Warn\n    podfinalizers: true\n",
-			want: `line 3: Unsupported value: "logs": supported values: "apiVersion", "audit", "backends", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"; ` +
+			want: `line 3: Unsupported value: "logs": supported values: "apiVersion", "audit", "backends", "debug", "finalizers", "health", "kind", "leaderElection", "log", "metrics", "namespace", "webhook"; ` +
 				`line 6: backends.native: Unsupported value: "mod": supported values: "mode", "podFinalizers", "rules"; ` +
 				`line 7: backends.native: Unsupported value: "podfinalizers": supported values: "mode", "podFinalizers", "rules"`,
 		},

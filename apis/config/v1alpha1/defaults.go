@@ -45,5 +45,6 @@ func Default() *Configuration {
 		Health:  Health{BindAddress: ":8081"},
 		Webhook: Webhook{Port: 9443, CertDir: "/var/run/oakum/webhook-certs"},
 		Log:     Log{Level: LevelInfo},
+		Debug:   Debug{PprofBindAddress: "0"},
 	}
 }

@@ -27,6 +27,7 @@ func (c *Configuration) Validate() field.ErrorList {
 	errs = append(errs, validateBindAddress(c.Metrics.BindAddress, field.NewPath("metrics", "bindAddress"))...)
 	errs = append(errs, validateBindAddress(c.Health.BindAddress, field.NewPath("health", "bindAddress"))...)
 	errs = append(errs, c.Webhook.validate(field.NewPath("webhook"))...)
+	errs = append(errs, validateLoopback(c.Debug.PprofBindAddress, field.NewPath("debug", "pprofBindAddress"))...)
 	return append(errs, validateOneOf(c.Log.Level, field.NewPath("log", "level"), LevelDebug, LevelInfo, LevelError)...)
 }
 
@@ -211,6 +212,17 @@ func validateBindAddress(address string, path *field.Path) field.ErrorList {
 		}
 	}
 	return field.ErrorList{field.Invalid(path, address, `must be host:port such as ":8443" or "127.0.0.1:8443", or "0" for no server`)}
+}
+
+// validateLoopback admits an address that only this pod's processes reach, or "0" for no server.
+func validateLoopback(address string, path *field.Path) field.ErrorList {
+	if address == "0" {
+		return nil
+	}
+	if a, err := netip.ParseAddrPort(address); err == nil && a.Addr().IsLoopback() {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, address, `must be a loopback address such as "127.0.0.1:6060", which kubectl port-forward reaches, or "0" for no server`)}
 }
 
 func isHost(s string) bool {

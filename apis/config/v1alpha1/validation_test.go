@@ -42,7 +42,14 @@ func TestValidate(t *testing.T) {
 				`health.bindAddress: Invalid value: "": must be host:port such as ":8443" or "127.0.0.1:8443", or "0" for no server`,
 				`webhook.port: Invalid value: 0: must be 1 to 65535`,
 				`webhook.certDir: Required value: must be the folder of tls.crt and tls.key`,
+				`debug.pprofBindAddress: Invalid value: "": must be a loopback address such as "127.0.0.1:6060", which kubectl port-forward reaches, or "0" for no server`,
 				`log.level: Required value: must be one of "debug", "info", "error"`,
+			},
+		},
+		"profiles are for the pod itself": {
+			change: func(c *Configuration) { c.Debug.PprofBindAddress = ":6060" },
+			want: []string{
+				`debug.pprofBindAddress: Invalid value: ":6060": must be a loopback address such as "127.0.0.1:6060", which kubectl port-forward reaches, or "0" for no server`,
 			},
 		},
 		"namespaces are DNS labels": {
