@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
@@ -39,6 +40,8 @@ type Auditor struct {
 	// Mode is the backend's: only ModeEnforce releases.
 	Mode     config.Mode
 	Settings config.Audit
+	// Looks is how many live looks go on at a time where a run begins with many; less than two is one after the other.
+	Looks int
 	// Restart: a program that has a stranded hand-out is restarted.
 	Restart bool
 	// Client reads and writes the LeakReport, and looks for finalizers that are left.
@@ -425,15 +428,7 @@ func lastOf(c *cluster.Census, count func(cluster.Census) int) int {
 func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (believed []ipam.Judgement, postponed int, failures []error) {
 	believed = slices.Clone(judged)
 	budget := a.budget(len(judged))
-	look := func(j *ipam.Judgement) {
-		budget--
-		if looked, _, err := a.look(ctx, j.Allocation); err != nil {
-			failures = append(failures, err)
-		} else {
-			*j = looked
-		}
-	}
-	var certain []*ipam.Judgement
+	var doubtful, certain []*ipam.Judgement
 	for i := range believed {
 		j := &believed[i]
 		s, _ := a.ledger.Sighting(j.Allocation.ID())
@@ -445,18 +440,30 @@ func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (believe
 			continue
 		case begins:
 			j.Verdict.Disposition = ipam.Keep
-			if budget == 0 {
+			if len(doubtful) >= budget {
 				postponed++
 			}
 		}
-		if budget > 0 {
-			look(j)
+		if len(doubtful) < budget {
+			doubtful = append(doubtful, j)
 		}
 	}
-	for _, j := range certain[:min(len(certain), budget, a.Settings.Pace.Minimum)] {
-		look(j)
-	}
-	return believed, postponed, failures
+	certain = certain[:min(len(certain), budget-len(doubtful), a.Settings.Pace.Minimum)]
+	return believed, postponed, a.lookAt(ctx, append(doubtful, certain...))
+}
+
+// lookAt looks at all of these, some at a time, and puts what it sees in their place. It returns the failures in their order.
+func (a *Auditor) lookAt(ctx context.Context, doubted []*ipam.Judgement) []error {
+	failures := make([]error, len(doubted))
+	// A look whose context has ended says so: none is passed over in silence.
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), max(1, a.Looks), len(doubted), func(i int) {
+		if looked, _, err := a.look(ctx, doubted[i].Allocation); err != nil {
+			failures[i] = err
+		} else {
+			*doubted[i] = looked
+		}
+	})
+	return slices.DeleteFunc(failures, func(err error) bool { return err == nil })
 }
 
 // nameless tells whether the record may be an earlier pod's than the one that bears its owner's name, and nobody has looked
