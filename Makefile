@@ -26,7 +26,7 @@ node := $(addprefix bin/node/,kube-controller-manager kube-scheduler kubelet con
 network := $(addprefix bin/node/,kube-proxy ptp host-local)
 
 # Where goroutines meet. The race detector needs cgo, which Go switches off where it finds no C compiler.
-raced := ./backends/... ./cluster/... ./finalizers/... ./ipam/... ./webhooks/...
+raced := ./audit/... ./backends/... ./cluster/... ./finalizers/... ./ipam/... ./webhooks/...
 cgo = $(filter 1,$(shell go env CGO_ENABLED))
 
 .PHONY: help

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/oakum-dev/oakum/apis/config/v1alpha1"
@@ -39,6 +40,8 @@ type Auditor struct {
 	// Mode is the backend's: only ModeEnforce releases.
 	Mode     config.Mode
 	Settings config.Audit
+	// Looks is how many live looks go on at a time where a run begins with many; less than two is one after the other.
+	Looks int
 	// Restart: a program that has a stranded hand-out is restarted.
 	Restart bool
 	// Client reads and writes the LeakReport, and looks for finalizers that are left.
@@ -175,8 +178,12 @@ func (a *Auditor) next(r result) time.Duration {
 // result is what one run saw and did.
 type result struct {
 	began, ended ipam.Moment
-	judged       []ipam.Judgement
-	pools        []ipam.Pool
+	// judged is nil if the run failed before. What is looked at again is judged by what is seen then.
+	judged []ipam.Judgement
+	pools  []ipam.Pool
+	// handOuts and addresses count what was judged before anything was looked at again.
+	handOuts  map[state]int64
+	addresses map[holding]int
 	// stopped says why nothing is believed; empty if everything is.
 	stopped string
 	// waiting is how many releases the pace left for the next run.
@@ -230,21 +237,22 @@ func (a *Auditor) run(ctx context.Context) (r result, err error) {
 			r.judged[i] = ipam.Consider(j.Allocation, world.Doubting(a.doubted))
 		}
 	}
-	r.stopped = collapse(a.census, census, recorded)
+	r.count()
+	r.stopped = collapse(a.census, census, r.judged)
 	a.census = &census
 	if r.stopped != "" {
 		return r, nil
 	}
 	r.late = a.startsLate(ctx, r.judged)
-	believed, postponed, failures := a.confirm(ctx, r.judged)
+	postponed, failures := a.confirm(ctx, r.judged)
 	var due []ipam.Judgement
-	a.ledger, due, r.again = a.ledger.Next(believed, a.Clock(), a.patience())
+	a.ledger, due, r.again = a.ledger.Next(r.judged, a.Clock(), a.patience())
 	if a.Mode != config.ModeEnforce {
 		return r, errors.Join(failures...)
 	}
 	failures = append(failures, a.act(ctx, due, &r)...)
 	if keeps {
-		failures = append(failures, a.keep(ctx, keeper, holders, world, recorded)...)
+		failures = append(failures, a.keep(ctx, keeper, holders, world, r.judged)...)
 	}
 	if r.waiting += postponed; r.waiting > 0 {
 		r.again = a.Settings.Interval.Duration
@@ -308,10 +316,10 @@ func unclaimed(named map[netip.Addr]ipam.Owner, recorded []ipam.Allocation) map[
 
 // keep puts in order what is recorded beside the hand-outs: first what belongs to nodes that have been gone for a
 // quarantine and have nothing recorded any more.
-func (a *Auditor) keep(ctx context.Context, records backends.Keeper, holders []string, world ipam.World, recorded []ipam.Allocation) (failures []error) {
+func (a *Auditor) keep(ctx context.Context, records backends.Keeper, holders []string, world ipam.World, judged []ipam.Judgement) (failures []error) {
 	has := map[string]bool{}
-	for _, r := range recorded {
-		has[r.Owner.Node] = true
+	for _, j := range judged {
+		has[j.Allocation.Owner.Node] = true
 	}
 	for _, node := range holders {
 		gone, missing := world.NodeGoneFor(node)
@@ -387,9 +395,9 @@ func (a *Auditor) look(ctx context.Context, alloc ipam.Allocation) (ipam.Judgeme
 
 // collapse says why the lists of owners are not to be believed; empty if they are. A list that shrinks by more than half
 // from one run to the next is more likely a list that failed.
-func collapse(last *cluster.Census, now cluster.Census, recorded []ipam.Allocation) string {
+func collapse(last *cluster.Census, now cluster.Census, judged []ipam.Judgement) string {
 	owned := func(kinds ...ipam.OwnerKind) bool {
-		return slices.ContainsFunc(recorded, func(a ipam.Allocation) bool { return slices.Contains(kinds, a.Owner.Kind) })
+		return slices.ContainsFunc(judged, func(j ipam.Judgement) bool { return slices.Contains(kinds, j.Allocation.Owner.Kind) })
 	}
 	for _, list := range []struct {
 		what      string
@@ -421,21 +429,13 @@ func lastOf(c *cluster.Census, count func(cluster.Census) int) int {
 // confirm looks live at what this run is the first to suspect: a list may lag for longer than a suspicion has to last,
 // and then the second sighting proves no more than the first. It also looks, once, who bears the name of an owner that the
 // record tells by name alone: first where nothing proves that one to be alive, and then, before that is so, where it is. It
-// looks at as many as one run may release, and postpones the rest. What it could not confirm is kept in what it returns.
-func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (believed []ipam.Judgement, postponed int, failures []error) {
-	believed = slices.Clone(judged)
+// looks at as many as one run may release, and postpones the rest. What it sees takes the place of what was judged, and what
+// it could not confirm is kept.
+func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (postponed int, failures []error) {
 	budget := a.budget(len(judged))
-	look := func(j *ipam.Judgement) {
-		budget--
-		if looked, _, err := a.look(ctx, j.Allocation); err != nil {
-			failures = append(failures, err)
-		} else {
-			*j = looked
-		}
-	}
-	var certain []*ipam.Judgement
-	for i := range believed {
-		j := &believed[i]
+	var doubtful, certain []*ipam.Judgement
+	for i := range judged {
+		j := &judged[i]
 		s, _ := a.ledger.Sighting(j.Allocation.ID())
 		switch begins := s.Begins(*j); {
 		case !begins && !nameless(*j):
@@ -445,18 +445,30 @@ func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (believe
 			continue
 		case begins:
 			j.Verdict.Disposition = ipam.Keep
-			if budget == 0 {
+			if len(doubtful) >= budget {
 				postponed++
 			}
 		}
-		if budget > 0 {
-			look(j)
+		if len(doubtful) < budget {
+			doubtful = append(doubtful, j)
 		}
 	}
-	for _, j := range certain[:min(len(certain), budget, a.Settings.Pace.Minimum)] {
-		look(j)
-	}
-	return believed, postponed, failures
+	certain = certain[:min(len(certain), budget-len(doubtful), a.Settings.Pace.Minimum)]
+	return postponed, a.lookAt(ctx, append(doubtful, certain...))
+}
+
+// lookAt looks at all of these, some at a time, and puts what it sees in their place. It returns the failures in their order.
+func (a *Auditor) lookAt(ctx context.Context, doubted []*ipam.Judgement) []error {
+	failures := make([]error, len(doubted))
+	// A look whose context has ended says so: none is passed over in silence.
+	workqueue.ParallelizeUntil(context.WithoutCancel(ctx), max(1, a.Looks), len(doubted), func(i int) {
+		if looked, _, err := a.look(ctx, doubted[i].Allocation); err != nil {
+			failures[i] = err
+		} else {
+			*doubted[i] = looked
+		}
+	})
+	return slices.DeleteFunc(failures, func(err error) bool { return err == nil })
 }
 
 // nameless tells whether the record may be an earlier pod's than the one that bears its owner's name, and nobody has looked

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,6 +45,8 @@ type desk struct {
 	unlisted, unseen, unlooked error
 	// calls are what was asked and done, events and lines what was told.
 	calls, events, lines []string
+	// mu guards calls where a test reads them while the audit goes on.
+	mu sync.Mutex
 }
 
 // start is when every test begins.
@@ -122,8 +125,16 @@ func (d *desk) twice() {
 	d.audits()
 }
 
+func (d *desk) note(call string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls = append(d.calls, call)
+}
+
 // did returns to what something was done since somebody asked.
 func (d *desk) did(what string) (to []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, c := range d.calls {
 		if handle, is := strings.CutPrefix(c, what); is {
 			to = append(to, handle)
@@ -210,12 +221,12 @@ type records struct{ *desk }
 func (r records) Name() string { return "native" }
 
 func (r records) Allocations(context.Context) ([]ipam.Allocation, error) {
-	r.calls = append(r.calls, "list hand-outs")
+	r.note("list hand-outs")
 	return slices.Clone(r.recorded), r.unlisted
 }
 
 func (r records) AllocationsOf(_ context.Context, o ipam.Owner) ([]ipam.Allocation, error) {
-	r.calls = append(r.calls, "list hand-outs of "+o.Name)
+	r.note("list hand-outs of " + o.Name)
 	return slices.DeleteFunc(slices.Clone(r.recorded), func(a ipam.Allocation) bool {
 		return a.Owner.Name != o.Name || a.Owner.UID != "" && a.Owner.UID != o.UID
 	}), r.unlisted
@@ -226,7 +237,7 @@ func (r records) LiveAllocationsOf(context.Context, ipam.Owner) ([]ipam.Allocati
 }
 
 func (r records) Release(_ context.Context, a ipam.Allocation) error {
-	r.calls = append(r.calls, "release "+a.Handle)
+	r.note("release " + a.Handle)
 	if err := r.stuck[a.Handle]; err != nil {
 		return err
 	}
@@ -242,12 +253,12 @@ func (r records) Record(_ context.Context, p ipam.Place) (backends.Object, error
 type eyes struct{ *desk }
 
 func (e eyes) World(context.Context, []ipam.Allocation, ...string) (ipam.World, cluster.Census, error) {
-	e.calls = append(e.calls, "list owners")
+	e.note("list owners")
 	return ipam.NewWorld(e.seen), cluster.Census{Pods: len(e.seen.Pods), Nodes: len(e.seen.Nodes)}, e.unseen
 }
 
 func (e eyes) LiveLook(_ context.Context, a ipam.Allocation) (ipam.World, error) {
-	e.calls = append(e.calls, "look at "+a.Handle)
+	e.note("look at " + a.Handle)
 	if e.live != nil {
 		return ipam.NewWorld(*e.live), e.unlooked
 	}

@@ -64,14 +64,13 @@ func (m Metrics) observe(backend string, r result) {
 	if r.stopped != "" {
 		m.stopped.WithLabelValues(backend).Set(1)
 	}
-	allocations := count(r)
 	// Whoever scrapes between here and the end of the loops misses something, so nothing else is done in between.
 	m.allocations.DeletePartialMatch(prometheus.Labels{"backend": backend})
 	m.capacity.DeletePartialMatch(prometheus.Labels{"backend": backend})
 	for _, p := range r.pools {
 		m.capacity.WithLabelValues(backend, p.Name).Set(float64(p.Capacity()))
 	}
-	for in, n := range allocations {
+	for in, n := range r.addresses {
 		m.allocations.WithLabelValues(backend, in.pool, string(in.state)).Set(float64(n))
 	}
 	m.candidates.WithLabelValues(backend).Set(float64(len(r.suspects)))
@@ -84,18 +83,19 @@ type holding struct {
 	state state
 }
 
-// count returns how many addresses are handed out of each pool, in the unit of its capacity.
-func count(r result) map[holding]int {
-	n := map[holding]int{}
+// count counts what was judged: hand-outs by state, and addresses of each pool in the unit of its capacity.
+func (r *result) count() {
+	r.handOuts, r.addresses = map[state]int64{}, map[holding]int{}
 	for _, p := range r.pools {
 		for _, s := range []state{inUse, unproven, orphaned} {
-			n[holding{p.Name, s}] = 0
+			r.addresses[holding{p.Name, s}] = 0
 		}
 	}
 	for _, j := range r.judged {
+		s := stateOf(j.Verdict)
+		r.handOuts[s]++
 		for _, p := range j.Allocation.Places {
-			n[holding{p.Pool, stateOf(j.Verdict)}] += p.Size()
+			r.addresses[holding{p.Pool, s}] += p.Size()
 		}
 	}
-	return n
 }

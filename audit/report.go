@@ -77,16 +77,7 @@ func (a *Auditor) fill(ctx context.Context, s *v1alpha1.LeakReportStatus, r resu
 		s.LastRun = v1alpha1.LeakReportRun{
 			StartedAt: metav1.NewTime(r.began.Wall), FinishedAt: metav1.NewTime(r.ended.Wall),
 			Allocations: int64(len(r.judged)), Released: int64(r.released),
-		}
-		for _, j := range r.judged {
-			switch stateOf(j.Verdict) {
-			case inUse:
-				s.LastRun.InUse++
-			case unproven:
-				s.LastRun.Unproven++
-			case orphaned:
-				s.LastRun.Orphaned++
-			}
+			InUse: r.handOuts[inUse], Unproven: r.handOuts[unproven], Orphaned: r.handOuts[orphaned],
 		}
 		s.Candidates, s.Truncated = a.candidates(r), int64(max(0, len(r.suspects)-listed))
 	}

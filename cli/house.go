@@ -273,6 +273,10 @@ func (h *house) prepare(ctx context.Context) (p parts, err error) {
 	return p, nil
 }
 
+// looks is how many live looks of one audit go on at a time: enough to keep a connection busy, and too few for anybody to
+// wait behind them.
+const looks = 8
+
 // watch sets up the audit of one backend.
 func (h *house) watch(records backends.Backend, settings config.Backend, restart bool, p parts) error {
 	if settings.Mode == config.ModeOff {
@@ -287,7 +291,7 @@ func (h *house) watch(records backends.Backend, settings config.Backend, restart
 		guarded = h.check.condition
 	}
 	return h.mgr.Add(&audit.Auditor{
-		Backend: records, Witness: p.witness, Clock: h.clock, Mode: settings.Mode, Settings: h.settings.Audit,
+		Backend: records, Witness: p.witness, Clock: h.clock, Mode: settings.Mode, Settings: h.settings.Audit, Looks: looks,
 		Client: h.mgr.GetClient(), Live: h.mgr.GetAPIReader(), Log: h.log.WithName("audit").WithValues("backend", records.Name()),
 		Recorder: p.recorder, Metrics: p.audits, Identity: p.identity, Gone: gone, Held: h.heldFor(records.Name()), PodsHeld: h.holdsPods() && settings.Mode != config.ModeEnforce, Restart: restart, Guarded: guarded,
 	})

@@ -106,6 +106,8 @@ type World struct {
 	pods      map[Name]*Pod
 	podsKnown bool
 	nodes     map[string]Node
+	// bases is what a suspicion about a node's address rests on; thousands of them rest on the same.
+	bases map[string]string
 	// nodesKnown: a name that is not in nodes bears no Node.
 	nodesKnown bool
 	goneFor    map[string]time.Duration
@@ -159,6 +161,7 @@ func NewWorld(o Observation) World {
 		pods:       make(map[Name]*Pod, len(o.Pods)),
 		podsKnown:  o.PodsKnown,
 		nodes:      make(map[string]Node, len(o.Nodes)),
+		bases:      make(map[string]string, len(o.Nodes)),
 		nodesKnown: o.NodesKnown,
 		goneFor:    o.NodesGoneFor,
 		others:     o.Others,
@@ -180,6 +183,7 @@ func NewWorld(o Observation) World {
 	}
 	for _, n := range o.Nodes {
 		w.nodes[n.Name] = n
+		w.bases[n.Name] = fmt.Sprintf("%s ready since %d", n.UID, n.ReadySince.Unix())
 		if state := w.nodeState(n.Name); (state == nodeNotReady || state == nodeUnknown) && !n.Joining && (w.silent == "" || n.Name < w.silent) {
 			w.silent = n.Name
 		}

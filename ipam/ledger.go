@@ -35,8 +35,8 @@ func Consider(a Allocation, w World) Judgement {
 	if !j.Verdict.Disposition.Leaked() {
 		return j
 	}
-	if n, ok := w.nodes[a.Owner.Node]; ok {
-		j.Basis = fmt.Sprintf("%s ready since %d", n.UID, n.ReadySince.Unix())
+	if basis, ok := w.bases[a.Owner.Node]; ok {
+		j.Basis = basis
 	} else if a.Owner.Kind == OwnerPod && a.Owner.Node == "" {
 		j.Basis = fmt.Sprintf("%d returns", w.returns)
 	}

@@ -107,6 +107,7 @@ func testCalicoManagerIsFrugal(s *scene) {
 	token := s.metricsReader()
 	m := s.start(s.t, "backends: {calico: {mode: Enforce, podFinalizers: false}}\naudit: {interval: 5s, gracePeriod: 30m, quarantine: 1h}\n")
 	first := s.calicoReported(time.Time{}, 0)
+	s.t.Logf("the first run took %s", first.LastRun.FinishedAt.Sub(first.LastRun.StartedAt.Time))
 	s.calicoReported(first.LastRun.StartedAt.Time, time.Second)
 	now, most, err := m.Resident()
 	if err != nil {
