@@ -77,11 +77,9 @@ test: $(control-plane) bin/kustomize bin/helm bin/promtool bin/kwok ## run every
 FUZZTIME ?= 60s
 
 .PHONY: fuzz
-fuzz: ## try inputs that no test has, on each fuzz target for FUZZTIME
+fuzz: ## try inputs that no test has, on each fuzz target for FUZZTIME, a processor each
 	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ {all[n++] = $$1} /^ok/ {for (i = 0; i < n; i++) print $$2, all[i]; n = 0}' | \
-	while read -r package target; do \
-		go test "$$package" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) < /dev/null; \
-	done
+	xargs -P "$$(nproc)" -L 1 bash -c 'go test "$$0" -run "^$$" -fuzz "^$$1$$" -fuzztime $(FUZZTIME) -parallel 1 || exit 255'
 
 .PHONY: e2e
 e2e: build $(control-plane) $(node) $(network) $(kubectl) bin/helm bin/certmanager ## test on a real node: needs root, runc, nftables and iproute2
