@@ -103,7 +103,8 @@ func layers() map[string]layer {
 			tests: tests,
 		},
 
-		"test/fixture": {imports: append([]string{"ipam", "apis/...", "gopkg.in/evanphx/json-patch.v4"}, kubernetes...), tests: tests},
+		"test/fixture":        {imports: append([]string{"ipam", "apis/...", "gopkg.in/evanphx/json-patch.v4"}, kubernetes...), tests: tests},
+		"test/fixture/calico": {imports: append([]string{"backends/calico", "test/fixture"}, kubernetes...), tests: tests},
 		"test/fixture/coil": {
 			imports: append([]string{"ipam"}, kubernetes...),
 			tests:   append([]string{"apis/config/v1alpha1", "backends/coil", "cluster", "webhooks"}, tests...),

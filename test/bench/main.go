@@ -56,6 +56,9 @@ func measure(ctx context.Context, rounds int, file string, out io.Writer) (err e
 		return fmt.Errorf("making a folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := report.audit(ctx, dir); err != nil {
+		return err
+	}
 	with, err := start(dir, "with", controlplane.Start)
 	defer func() { err = errors.Join(err, with.Stop()) }()
 	if err != nil {

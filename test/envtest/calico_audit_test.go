@@ -29,6 +29,7 @@ import (
 	"github.com/oakum-dev/oakum/ipam"
 	"github.com/oakum-dev/oakum/test/controlplane"
 	"github.com/oakum-dev/oakum/test/fixture"
+	fixturecalico "github.com/oakum-dev/oakum/test/fixture/calico"
 )
 
 const enforceCalico = "backends: {calico: {mode: Enforce}}\naudit: {interval: 1s, gracePeriod: 2s, quarantine: 4s}\n"
@@ -88,48 +89,16 @@ func (s *scene) lay(lots ...lot) {
 	}
 	for _, l := range lots {
 		if l.node != "" {
-			claim := s.calico(calico.V1, "BlockAffinity", l.node+"-"+dashed(l.cidr), fmt.Sprintf(`{cidr: %q, node: %s, state: confirmed, type: host, deleted: "false"}`, l.cidr, l.node))
-			s.create(claim)
+			s.create(fixturecalico.Claim(l.cidr, l.node))
 		}
-		s.keep(l.block(s.t))
+		s.keep(l.block())
 	}
 }
 
 const windowsHandle = "windows-reserved-ipam-handle"
 
 // block is the record of the lot.
-func (l lot) block(t *testing.T) *calico.IPAMBlock {
-	t.Helper()
-	cidr, err := netip.ParsePrefix(l.cidr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const first = 1796042586181645110
-	b := &calico.IPAMBlock{ObjectMeta: metav1.ObjectMeta{Name: dashed(l.cidr)}}
-	b.Spec = calico.IPAMBlockSpec{
-		CIDR: l.cidr, Allocations: make([]*int, 1<<(cidr.Addr().BitLen()-cidr.Bits())), Unallocated: []int{}, Attributes: []calico.Attribute{},
-		SequenceNumber: first, SequenceNumberForAllocation: map[string]uint64{},
-	}
-	if l.node != "" {
-		b.Spec.Affinity = "host:" + l.node
-	}
-	for o := range b.Spec.Allocations {
-		a, taken := l.taken[o]
-		if !taken {
-			b.Spec.Unallocated = append(b.Spec.Unallocated, o)
-			continue
-		}
-		b.Spec.Allocations[o] = new(len(b.Spec.Attributes))
-		b.Spec.Attributes = append(b.Spec.Attributes, a)
-		b.Spec.SequenceNumberForAllocation[strconv.Itoa(o)] = b.Spec.SequenceNumber
-		b.Spec.SequenceNumber++
-	}
-	return b
-}
-
-func dashed(cidr string) string {
-	return strings.NewReplacer(".", "-", ":", "-", "/", "-").Replace(cidr)
-}
+func (l lot) block() *calico.IPAMBlock { return fixturecalico.Block(l.cidr, l.node, l.taken) }
 
 // keep creates an object of Calico's with the fields that the API server wants beside those that Oakum reads.
 func (s *scene) keep(o client.Object) {
@@ -760,7 +729,7 @@ func calicoStories() map[string]story {
 				c.leave()
 				c.suspected("a3")
 				c.patch(c.calico(calico.V1, "IPAMHandle", "ipip-tunnel-addr-"+c.node, "{}"), types.MergePatchType, fmt.Sprintf(`{"spec":{"block":{%q:2}}}`, c.cidr("a")))
-				c.patch(c.calico(calico.V1, "IPAMBlock", dashed(c.cidr("a")), "{}"), types.MergePatchType,
+				c.patch(c.calico(calico.V1, "IPAMBlock", fixturecalico.Dashed(c.cidr("a")), "{}"), types.MergePatchType,
 					`{"spec":{"allocations":[null,null,null,0,0,null,null,null],"unallocated":[0,1,2,5,6,7],"sequenceNumber":1796042586181645112,"sequenceNumberForAllocation":{"4":1796042586181645111}}}`)
 				node := fixture.Node(c.node)
 				node.Annotations = map[string]string{ipip: c.at("a4")}
@@ -874,7 +843,7 @@ func testCalicoPod(c corner) {
 	handle := &calico.IPAMHandle{ObjectMeta: metav1.ObjectMeta{Name: "k8s-pod-network." + c.id + "00"}}
 	c.keep(&calico.IPAMHandle{ObjectMeta: handle.ObjectMeta, Spec: calico.IPAMHandleSpec{HandleID: handle.Name, Block: map[string]int{c.cidr("a"): 1, c.cidr("v"): 1}}})
 	for _, block := range []string{"a", "v"} {
-		c.patch(c.calico(calico.V1, "IPAMBlock", dashed(c.cidr(block)), "{}"), types.MergePatchType, fmt.Sprintf(
+		c.patch(c.calico(calico.V1, "IPAMBlock", fixturecalico.Dashed(c.cidr(block)), "{}"), types.MergePatchType, fmt.Sprintf(
 			`{"spec":{"allocations":[0,null,null,null,null,null,null,null],"unallocated":[1,2,3,4,5,6,7],"sequenceNumber":1796042586181645111,`+
 				`"sequenceNumberForAllocation":{"0":1796042586181645110},"attributes":[{"handle_id":%q,"secondary":{"namespace":"default","pod":%q,"node":%q}}]}}`,
 			handle.Name, pod.Name, c.node))
@@ -882,7 +851,7 @@ func testCalicoPod(c corner) {
 	c.report(fixture.Pod(c.node, c.node, fixture.Running(c.at("a0"), c.at("v0"))))
 	blocks := map[string]*calico.IPAMBlock{"a": {}, "v": {}}
 	for name, b := range blocks {
-		b.Name = dashed(c.cidr(name))
+		b.Name = fixturecalico.Dashed(c.cidr(name))
 		c.read(b)
 	}
 	// Who takes an address writes the handle first, so one that is young stays for a while.

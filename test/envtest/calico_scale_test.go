@@ -14,19 +14,17 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/oakum-dev/oakum/backends/calico"
 	"github.com/oakum-dev/oakum/cli"
-	"github.com/oakum-dev/oakum/test/fixture"
+	fixturecalico "github.com/oakum-dev/oakum/test/fixture/calico"
 )
 
 const (
 	// A large cluster of Calico's: so many nodes with a full block each.
-	largeBlocks, largeSize = 1000, 64
+	largeBlocks, largeSize = 1000, fixturecalico.BlockSize
 	largePool              = "large"
 )
 
@@ -34,11 +32,16 @@ const (
 // each address. So many of the addresses of each are a pod's that is there.
 func (s *scene) large(pods int) {
 	s.t.Helper()
+	crowd := fixturecalico.Crowd{Scheme: s.client.Scheme(), Pods: pods}
 	var group sync.WaitGroup
 	for worker := range 4 {
 		group.Go(func() {
 			for i := worker; i < largeBlocks; i += 4 {
-				if err := s.Plant(s.t.Context(), s.largeNode(i, pods)...); err != nil {
+				objects, err := crowd.Node(i)
+				if err == nil {
+					err = s.Plant(s.t.Context(), objects...)
+				}
+				if err != nil {
 					s.t.Error(err)
 					return
 				}
@@ -50,44 +53,12 @@ func (s *scene) large(pods int) {
 	s.create(s.calico(calico.V1, "IPPool", largePool, "{cidr: 10.64.0.0/14, blockSize: 26}"))
 }
 
-func (s *scene) largeNode(index, pods int) []client.Object {
-	at := index * largeSize
-	node := fmt.Sprintf("node-%04d", index)
-	l := lot{cidr: fmt.Sprintf("10.%d.%d.%d/26", 64+at>>16, at>>8&255, at&255), node: node, taken: map[int]calico.Attribute{}}
-	objects := []client.Object{fixture.Node(node)}
-	for o := range largeSize {
-		pod := fmt.Sprintf("frontend-7d4f9c6b58-%05d", at+o)
-		handle := fmt.Sprintf("k8s-pod-network.%064x", (at+o)*7919)
-		l.taken[o] = calico.Attribute{HandleID: handle, Secondary: map[string]string{
-			"namespace": "default", "pod": pod, "node": node, "timestamp": "2026-11-30 12:40:46.393856399 +0000 UTC",
-		}}
-		objects = append(objects, s.stored(&calico.IPAMHandle{
-			ObjectMeta: metav1.ObjectMeta{Name: handle}, Spec: calico.IPAMHandleSpec{HandleID: handle, Block: map[string]int{l.cidr: 1}},
-		}))
-		if o < pods {
-			objects = append(objects, fixture.Pod(pod, node, fixture.Running(fmt.Sprintf("10.%d.%d.%d", 64+at>>16, at>>8&255, at&255+o))))
-		}
-	}
-	return append(objects,
-		s.calico(calico.V1, "BlockAffinity", node+"-"+dashed(l.cidr), fmt.Sprintf(`{cidr: %q, node: %s, state: confirmed, type: host, deleted: "false"}`, l.cidr, node)),
-		s.stored(l.block(s.t)))
-}
-
 // stored is an object of Calico's with the fields that the API server wants beside those that Oakum reads.
 func (s *scene) stored(o client.Object) *unstructured.Unstructured {
 	s.t.Helper()
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	object, err := fixturecalico.Stored(s.client.Scheme(), o)
 	if err != nil {
 		s.t.Fatal(err)
-	}
-	object := &unstructured.Unstructured{Object: content}
-	kinds, _, err := s.client.Scheme().ObjectKinds(o)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	object.SetGroupVersionKind(kinds[0])
-	if kinds[0].Kind == "IPAMBlock" {
-		content["spec"].(map[string]any)["strictAffinity"] = false
 	}
 	return object
 }
@@ -106,7 +77,7 @@ func TestCalicoAtScale(t *testing.T) {
 func testCalicoManagerIsFrugal(s *scene) {
 	token := s.metricsReader()
 	m := s.start(s.t, "backends: {calico: {mode: Enforce, podFinalizers: false}}\naudit: {interval: 5s, gracePeriod: 30m, quarantine: 1h}\n")
-	first := s.calicoReported(time.Time{}, 0)
+	first := s.calicoReported(time.Time{}, time.Second) // A new report tells of no run yet.
 	s.t.Logf("the first run took %s", first.LastRun.FinishedAt.Sub(first.LastRun.StartedAt.Time))
 	s.calicoReported(first.LastRun.StartedAt.Time, time.Second)
 	now, most, err := m.Resident()
