@@ -26,7 +26,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/oakum-dev/oakum/test/e2e/cluster"
 	"github.com/oakum-dev/oakum/test/fixture"
 )
 
@@ -102,7 +101,6 @@ func provided(p *place) {
 	}))
 	p.install(ours(a.pem)...)
 	p.must(p.Client.Create(p.t.Context(), fixture.Pool("first", fixture.Network("shared"), fixture.Subnet("10.90.0.0/24", ""), fixture.BlockSize(5))))
-	p.must(p.Client.Create(p.t.Context(), fixture.Block("first", 0, cluster.Node)))
 	p.judged()
 }
 
@@ -145,7 +143,7 @@ func selfSigned(p *place) {
 }
 
 func secretDeleted(p *place) {
-	load := p.stream("first")
+	load := p.stream()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: release + "-webhook-ca"}}
 	p.must(p.Client.Get(p.t.Context(), client.ObjectKeyFromObject(secret), secret))
 	before := secret.Data["ca.crt"]
@@ -234,7 +232,7 @@ func (p *place) served(before string) {
 }
 
 func leafDeleted(p *place) {
-	load := p.stream("first")
+	load := p.stream()
 	before, err := p.leaf(p.t.Context())
 	p.must(err)
 	p.must(p.Client.Delete(p.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: release + "-webhook"}}))
@@ -284,7 +282,7 @@ func (p *place) renew(name string) {
 }
 
 func renewed(p *place) {
-	load := p.stream("first")
+	load := p.stream()
 	before, err := p.leaf(p.t.Context())
 	p.must(err)
 	p.renew(release + "-ca")

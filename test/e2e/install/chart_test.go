@@ -211,7 +211,18 @@ type stream struct {
 	errs    []error
 }
 
-func (p *place) stream(block string) *stream {
+// stream starts the writes. They go to blocks of several pools in turn: of the writes of one object that come at once, each
+// makes the API server begin the others anew.
+func (p *place) stream() *stream {
+	p.t.Helper()
+	const blocks = 25
+	for i := range blocks {
+		name := fmt.Sprintf("load-%d", i)
+		pool := fixture.Pool(name, fixture.Subnet("10.92.0.0/24", ""), fixture.BlockSize(5))
+		block := fixture.Block(name, 0, cluster.Node)
+		p.must(client.IgnoreAlreadyExists(p.Client.Create(p.t.Context(), pool)))
+		p.must(client.IgnoreAlreadyExists(p.Client.Create(p.t.Context(), block)))
+	}
 	ctx, cancel := context.WithCancel(p.t.Context())
 	s := &stream{stop: cancel}
 	s.ended.Go(func() {
@@ -223,7 +234,7 @@ func (p *place) stream(block string) *stream {
 				return
 			case <-tick.C:
 			}
-			s.ended.Go(func() { s.write(p, block, i) })
+			s.ended.Go(func() { s.write(p, fmt.Sprintf("load-%d", i%blocks), i/blocks) })
 		}
 	})
 	return s
@@ -254,11 +265,9 @@ func (s *stream) end(p *place) {
 }
 
 func rolls(p *place) {
-	p.must(p.Client.Create(p.t.Context(), fixture.Pool("rolls", fixture.Subnet("10.92.0.0/24", ""), fixture.BlockSize(5))))
-	p.must(p.Client.Create(p.t.Context(), fixture.Block("rolls", 0, cluster.Node)))
 	before, err := p.replicas(p.t.Context())
 	p.must(err)
-	load := p.stream("rolls")
+	load := p.stream()
 	restart := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"restarted":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: release}}
 	began := time.Now()
