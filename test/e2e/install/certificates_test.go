@@ -113,7 +113,7 @@ func ours(ca []byte) []string {
 func providedAgain(p *place) {
 	var secret corev1.Secret
 	p.must(p.Client.Get(p.t.Context(), client.ObjectKey{Namespace: namespace, Name: "ours"}, &secret))
-	p.helm(append([]string{"upgrade", release, p.chart(), "--reset-values", "--force-conflicts", "--wait", "--timeout", "2m"}, values(ours(secret.Data["ca.crt"]))...)...)
+	p.upgrade(ours(secret.Data["ca.crt"])...)
 	p.rolledOut()
 	p.judged()
 }

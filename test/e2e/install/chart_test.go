@@ -451,7 +451,6 @@ func strict(p *place) {
 	bystander := cluster.Pod("default", "bystander")
 	p.must(p.Client.Create(p.t.Context(), bystander))
 	p.remove(bystander)
-	p.scale(2) // Helm does not overwrite what somebody else has set.
 	p.upgrade(quick()...)
 	p.rolledOut()
 }

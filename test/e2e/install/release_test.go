@@ -55,10 +55,11 @@ func (p *place) image() {
 	p.must(p.Import(p.t.Context(), image+":test", filepath.Join(root, "bin", "oakum")))
 }
 
-// upgrade gives the release these values in place of those that it has.
+// upgrade gives the release these values in place of those that it has. It overwrites what scale has set, which Helm does not
+// do by itself.
 func (p *place) upgrade(set ...string) {
 	p.t.Helper()
-	p.helm(append([]string{"upgrade", release, p.chart(), "--reset-values", "--wait", "--timeout", "2m"}, values(set)...)...)
+	p.helm(append([]string{"upgrade", release, p.chart(), "--reset-values", "--force-conflicts", "--wait", "--timeout", "2m"}, values(set)...)...)
 }
 
 func values(set []string) (args []string) {
