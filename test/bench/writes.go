@@ -101,14 +101,15 @@ const kinds = 5
 // them meet the same noise. It returns the medians of each actor, in nanoseconds.
 func writeInTurn(ctx context.Context, actors []*target) ([][kinds]float64, error) {
 	spent := make([][kinds][]float64, len(actors))
-	for range perRound {
+	for turn := range perRound {
 		patches := make([]func(kind int) (time.Duration, error), len(actors))
 		for i, t := range actors {
 			patches[i] = t.next(ctx)
 		}
 		for kind := range kinds {
-			for i, write := range patches {
-				took, err := write(kind)
+			for i := range patches {
+				i = (i + turn) % len(patches) // Who is first finds the processors' caches as others left them.
+				took, err := patches[i](kind)
 				if err != nil {
 					return nil, err
 				}

@@ -40,8 +40,10 @@ type cluster struct {
 	// lives are the pods that have an address, by UID, whose sandbox runs.
 	lives map[string]*life
 	// lost are the nodes whose kubelets are not heard.
-	lost                         map[string]bool
-	serial                       int
+	lost   map[string]bool
+	serial int
+	// reminded is when kwok was reminded of a pod last.
+	reminded                     map[types.UID]time.Time
 	came, went, given, forgotten int
 }
 
@@ -355,6 +357,26 @@ func (c *cluster) endAll(ctx context.Context) error {
 	return inParallel(len(list.Items), func(i int) error {
 		return insist(ctx, func() error { return client.IgnoreNotFound(c.plane.Client.Delete(ctx, &list.Items[i])) })
 	})
+}
+
+// remind writes something into every pod. A kubelet that comes back looks at all of its pods; kwok, when it takes a node back,
+// at those that change.
+func (c *cluster) remind(ctx context.Context) {
+	var list corev1.PodList
+	if err := c.plane.Client.List(ctx, &list); err != nil {
+		return // It is asked again.
+	}
+	note := fmt.Appendf(nil, `{"metadata":{"annotations":{"scale.example.org/reminded":%q}}}`, time.Now().Format(time.RFC3339Nano))
+	for i := range list.Items {
+		if _, waits := c.reminded[list.Items[i].UID]; !waits {
+			c.reminded[list.Items[i].UID] = time.Now()
+		}
+		if time.Since(c.reminded[list.Items[i].UID]) < 20*time.Second {
+			continue
+		}
+		c.reminded[list.Items[i].UID] = time.Now()
+		_ = c.plane.Client.Patch(ctx, &list.Items[i], client.RawPatch(types.MergePatchType, note)) // It may have gone.
+	}
 }
 
 func lengthOf(list client.ObjectList) int { return meta.LenList(list) }

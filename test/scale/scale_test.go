@@ -16,6 +16,7 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,7 +54,7 @@ func TestChurn(t *testing.T) {
 	must(t, err)
 	binary, err := plane.Build(t.Context())
 	must(t, err)
-	c := &cluster{plane: plane, binary: binary, lives: map[string]*life{}, lost: map[string]bool{}}
+	c := &cluster{plane: plane, binary: binary, lives: map[string]*life{}, lost: map[string]bool{}, reminded: map[types.UID]time.Time{}}
 	must(t, c.startKwok(dir))
 	t.Cleanup(c.kwok.kill)
 	must(t, c.startManager(t.Context()))
@@ -138,7 +139,7 @@ func (c *cluster) leave(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer stop()
 	must(t, c.endAll(ctx))
-	awaitNone(t, ctx, c.plane.Client, "pods", &corev1.PodList{})
+	c.awaitNone(t, ctx, "pods", &corev1.PodList{}, c.remind)
 	must(t, wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		var blocks v1alpha1.AddressBlockList
 		if err := c.plane.Client.List(ctx, &blocks); err != nil {
@@ -152,9 +153,10 @@ func (c *cluster) leave(t *testing.T) {
 	}))
 	must(t, c.plane.Client.DeleteAllOf(ctx, &corev1.Node{}))
 	must(t, c.plane.Client.DeleteAllOf(ctx, &v1alpha1.AddressPool{}))
-	awaitNone(t, ctx, c.plane.Client, "nodes", &corev1.NodeList{})
-	awaitNone(t, ctx, c.plane.Client, "blocks", &v1alpha1.AddressBlockList{})
-	awaitNone(t, ctx, c.plane.Client, "pools", &v1alpha1.AddressPoolList{})
+	nothing := func(context.Context) {}
+	c.awaitNone(t, ctx, "nodes", &corev1.NodeList{}, nothing)
+	c.awaitNone(t, ctx, "blocks", &v1alpha1.AddressBlockList{}, nothing)
+	c.awaitNone(t, ctx, "pools", &v1alpha1.AddressPoolList{}, nothing)
 }
 
 // released counts the hand-outs that Oakum released, by its Events, and the Events beyond the first of each.
@@ -177,11 +179,13 @@ func (c *cluster) released(t *testing.T) (released, again int) {
 	return len(told), again
 }
 
-func awaitNone(t *testing.T, ctx context.Context, c client.Client, what string, list client.ObjectList) {
+// awaitNone waits until nothing is listed, and does something meanwhile.
+func (c *cluster) awaitNone(t *testing.T, ctx context.Context, what string, list client.ObjectList, meanwhile func(context.Context)) {
 	t.Helper()
 	left := -1
-	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
-		if err := c.List(ctx, list); err != nil {
+	err := wait.PollUntilContextCancel(ctx, 2*time.Second, true, func(ctx context.Context) (bool, error) {
+		meanwhile(ctx)
+		if err := c.plane.Client.List(ctx, list); err != nil {
 			return false, nil //nolint:nilerr // It is asked again.
 		}
 		left = lengthOf(list)
