@@ -64,6 +64,9 @@ func (r *report) audit(ctx context.Context, dir string) (err error) {
 	}
 	defer manager.Kill()
 	c.metrics = fmt.Sprintf("https://127.0.0.1:%d/metrics", manager.Metrics)
+	if err := c.settled(ctx); err != nil {
+		return fmt.Errorf("waiting for the manager to settle: %w", err)
+	}
 	var run, work, pod, podWork sides
 	for round := range auditRounds + 1 {
 		audited, err := c.audited(ctx)
@@ -84,7 +87,7 @@ func (r *report) audit(ctx context.Context, dir string) (err error) {
 			return err
 		}
 		if round == 0 {
-			continue // caches fill up, and every pod is looked at once
+			continue // caches and connections warm up
 		}
 		for _, s := range []struct {
 			wall, work *sides
@@ -234,29 +237,31 @@ func ownWork() float64 {
 	return float64(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// settled returns when the manager has looked at every pod once, and has nothing to do any more.
+func (c *crowd) settled(ctx context.Context) error {
+	before := -1.0
+	return wait.PollUntilContextTimeout(ctx, 3*time.Second, 10*controlplane.Deadline, false, func(ctx context.Context) (bool, error) {
+		now, err := c.scrape(ctx)
+		idle := now.reconciling == before && now.audits > 0
+		before = now.reconciling
+		return idle, err
+	})
+}
+
 // audited waits until the manager has audited once more, and returns what that took. The processor time is that of all that the
-// manager did since then.
+// manager did meanwhile.
 func (c *crowd) audited(ctx context.Context) (cost, error) {
 	before, err := c.scrape(ctx)
 	if err != nil {
 		return cost{}, err
 	}
-	for {
-		// The work is counted from shortly before the run.
-		last, err := c.scrape(ctx)
-		if err != nil {
-			return cost{}, err
-		}
-		if last.audits > before.audits {
-			return cost{(last.auditing - before.auditing) / (last.audits - before.audits), last.work - before.work}, nil
-		}
-		before = last
-		select {
-		case <-ctx.Done():
-			return cost{}, ctx.Err()
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
+	var after reading
+	err = wait.PollUntilContextTimeout(ctx, 200*time.Millisecond, 2*controlplane.Deadline, false, func(ctx context.Context) (bool, error) {
+		after, err = c.scrape(ctx)
+		return after.audits > before.audits, err
+	})
+	runs := after.audits - before.audits
+	return cost{(after.auditing - before.auditing) / runs, (after.work - before.work) / runs}, err
 }
 
 // left has some pods end, one after the other, and waits until Oakum has given back the address of each and let it go. It
