@@ -79,6 +79,7 @@ func (c *caches) node(i int) *ipam.Node {
 	}
 	if _, known := c.missing[name]; !known {
 		c.missing[name] = c.truth.steady
+		c.goes(name)
 	}
 	return nil
 }
@@ -143,8 +144,13 @@ func (w witness) World(_ context.Context, recorded []ipam.Allocation, _ ...strin
 		return ipam.World{}, cluster.Census{}, err
 	}
 	o := ipam.Observation{Pods: w.blurred(w.caches.seenPods()), Nodes: w.caches.watched(slices.Clone(w.caches.seenNodes()))}
-	w.settles(&o)
 	census := cluster.Census{Pods: len(o.Pods), Nodes: len(o.Nodes)}
+	recorded = slices.Clone(recorded)
+	for _, p := range o.Pods {
+		recorded = append(recorded, ipam.Allocation{Owner: ipam.Owner{Node: p.Node}})
+	}
+	w.named(&o, recorded)
+	w.settles(&o)
 	return w.world(o, recorded), census, nil
 }
 
@@ -190,8 +196,8 @@ func (w witness) settles(o *ipam.Observation) {
 	}
 }
 
-// world adds the nodes that hand-outs name and that are not there yet.
-func (w witness) world(o ipam.Observation, recorded []ipam.Allocation) ipam.World {
+// named adds the nodes that hand-outs name and that are not there yet.
+func (w witness) named(o *ipam.Observation, recorded []ipam.Allocation) {
 	for i, m := range w.truth.machines {
 		if !slices.ContainsFunc(recorded, func(a ipam.Allocation) bool { return a.Owner.Node == m.name }) ||
 			slices.ContainsFunc(o.Nodes, func(n ipam.Node) bool { return n.Name == m.name }) {
@@ -201,6 +207,11 @@ func (w witness) world(o ipam.Observation, recorded []ipam.Allocation) ipam.Worl
 			o.Nodes = append(o.Nodes, *n)
 		}
 	}
+}
+
+// world completes an observation with the nodes that hand-outs name.
+func (w witness) world(o ipam.Observation, recorded []ipam.Allocation) ipam.World {
+	w.named(&o, recorded)
 	o.PodsKnown, o.NodesKnown, o.NodeDeletionMeansFenced, o.NodesGoneFor = true, true, w.truth.fenced, w.caches.goneFor()
 	return ipam.NewWorld(o)
 }

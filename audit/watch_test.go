@@ -31,6 +31,15 @@ func (c *caches) anew() {
 	c.notice()
 }
 
+// goes notes that there is no node of that name any more.
+func (c *caches) goes(name string) {
+	delete(c.known, name)
+	c.former[name], c.settled = true, c.truth.steady
+	if !c.naive {
+		c.changes++
+	}
+}
+
 // watched compares nodes that are listed with those that were, and marks those that join. One that bears the name of one
 // that went, or that may have gone before the watching began, may be a machine that went on all the time.
 func (c *caches) watched(listed []ipam.Node) []ipam.Node {
@@ -39,18 +48,14 @@ func (c *caches) watched(listed []ipam.Node) []ipam.Node {
 		if slices.ContainsFunc(listed, func(n ipam.Node) bool { return n.UID == k.UID }) {
 			continue
 		}
-		delete(c.known, name)
-		c.former[name], c.settled = true, now
-		if !c.naive {
-			c.changes++
-		}
+		c.goes(name)
 	}
 	for i := range listed {
 		n := &listed[i]
 		k, known := c.known[n.Name]
 		ready := n.Ready == ipam.ConditionTrue
 		switch {
-		case !known && !c.naive && (c.former[n.Name] || now-c.began < sound().Quarantine.Duration):
+		case !known && !c.naive && (c.former[n.Name] || now-c.began < 24*time.Hour):
 			c.changes, c.settled = c.changes+1, now
 		case !known:
 			n.Joining = !ready

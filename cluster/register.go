@@ -45,7 +45,8 @@ func newRegister(now, quarantine time.Duration) register {
 }
 
 // sees notes a Node as a watch or a list has it. One whose condition Ready is True again, or of which nobody saw that it was
-// not in between, has returned. One that was not there joins, unless it may be a machine whose Node went.
+// not in between, has returned. One that was not there joins, unless it may be a machine whose Node went: while somebody
+// watched, or before that, as far back as is remembered.
 func (r *register) sees(n *Node, now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,7 +59,7 @@ func (r *register) sees(n *Node, now time.Duration) {
 	s := sight{uid: n.UID, ready: n.ready == corev1.ConditionTrue, readySince: n.readySince}
 	_, former := r.former[n.Name]
 	switch {
-	case !known && (former || now-r.began < r.quarantine):
+	case !known && (former || now-r.began < memory):
 		r.settled = now
 		r.returns++
 	case !known:
@@ -98,7 +99,7 @@ func (r *register) leaves(n *Node, now time.Duration) {
 	}
 }
 
-// memory is how long it is remembered that a node is missing. One that is asked for after that begins to be missing anew.
+// memory is how long it is remembered that a node is missing, and how long a machine without its Node may come back. One that is asked for after that begins to be missing anew.
 const memory = 24 * time.Hour
 
 func (r *register) goes(name string, now time.Duration) {

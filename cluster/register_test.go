@@ -80,17 +80,25 @@ func TestLiveLookWithoutANode(t *testing.T) {
 		"one that comes back is something new to rest on":                   {[]step{add(n1), at(900), modify(lost), modify(back)}, orphan, "2 returns"},
 		"so is one that was away when nobody looked":                        {[]step{add(n1), at(900), modify(back)}, orphan, "2 returns"},
 		"news of other things are none":                                     {[]step{add(n1), at(900), modify(node("n1", "n1-uid", readySince(0), fixture.OutOfService))}, orphan, "1 returns"},
-		"one that comes from before the watching began does not join":       {[]step{add(n1), at(899), add(joining), at(1800)}, waiting, ""},
+		"one that may come from before the watching began does not join":    {[]step{add(n1), at(86399), add(joining), at(90000)}, waiting, ""},
 		"a node that is cut off while the watch lags may run it":            {[]step{add(n1), at(900), vanish(n1), appear(lost)}, silent, ""},
 		"one that is back while the watch lags is something new to rest on": {[]step{add(n1), at(900), vanish(n1), appear(back)}, orphan, "2 returns"},
 		"one that goes while the watch lags begins another quarantine":      {[]step{add(n1), add(n2), at(900), vanish(n2)}, quarantine, "3 returns"},
 		"a list of nodes is live for 10 s":                                  {[]step{add(n1), at(900), ask, vanish(n1), appear(lost), at(909)}, orphan, "1 returns"},
 		"and no longer":                                                     {[]step{add(n1), at(900), ask, vanish(n1), appear(lost), at(910)}, silent, ""},
-		"a node that joins runs nothing yet":                                {[]step{add(n1), at(900), add(joining)}, orphan, "1 returns"},
-		"and has not returned when it is ready for the first time":          {[]step{add(n1), at(900), add(joining), modify(node("n2", "n2-uid", readySince(1)))}, orphan, "1 returns"},
+		"so does one that came and went while the watch lagged, of which a pod tells": {
+			[]step{add(n1), at(900), func(t *testing.T, s *scene) {
+				s.pods.Add(pod("web-1", "n2", "u1"))
+				synctest.Wait()
+				_, _, err := s.World(t.Context(), nil)
+				check(t, err)
+			}}, quarantine, "2 returns",
+		},
+		"a node that joins runs nothing yet":                       {[]step{add(n1), at(86400), add(joining)}, orphan, "1 returns"},
+		"and has not returned when it is ready for the first time": {[]step{add(n1), at(86400), add(joining), modify(node("n2", "n2-uid", readySince(1)))}, orphan, "1 returns"},
 		"but when it is for the second time": {
 			[]step{
-				add(n1), at(900), add(joining), modify(n2),
+				add(n1), at(86400), add(joining), modify(n2),
 				modify(node("n2", "n2-uid", readySince(1), fixture.NotReady)), modify(node("n2", "n2-uid", readySince(2))),
 			},
 			orphan, "2 returns",

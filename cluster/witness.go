@@ -362,10 +362,14 @@ func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation, nodes .
 		o.Nodes = append(o.Nodes, w.evidence(n))
 		known[n.Name] = true
 	}
-	w.settle(&o)
 	census := Census{Pods: len(o.Pods), Nodes: len(o.Nodes)}
 	for _, a := range recorded {
 		nodes = append(nodes, a.Owner.Node)
+	}
+	for _, p := range o.Pods { // The watch of Nodes may lag behind that of Pods.
+		if !known[p.Node] {
+			nodes = append(nodes, p.Node)
+		}
 	}
 	for _, name := range nodes {
 		if known[name] {
@@ -380,6 +384,7 @@ func (w *Witness) World(ctx context.Context, recorded []ipam.Allocation, nodes .
 			o.Nodes = append(o.Nodes, n.Evidence())
 		}
 	}
+	w.settle(&o) // Now, since a node that was looked for may have gone.
 	var err error
 	if o.Others, err = w.others(ctx, recorded); err != nil {
 		return ipam.World{}, Census{}, err

@@ -26,10 +26,13 @@ type Judgement struct {
 }
 
 // Consider judges an allocation for the ledger. A suspicion rests on the node having been what it is all the time: one
-// that comes back after a while may not have taken down yet what it must not run.
+// that comes back after a while may not have taken down yet what it must not run. Where the record does not tell the pod's
+// UID it rests on who bears the name, too: that one may have been the owner, and when it goes, its sandbox has just begun to end.
 func Consider(a Allocation, w World) Judgement {
 	j := Judgement{Allocation: a, Verdict: Judge(a, w)}
-	if p, ok := w.pods[Name{a.Owner.Namespace, a.Owner.Name}]; ok && a.Owner.Kind == OwnerPod && j.Verdict.Reason == Starting {
+	p, borne := w.pods[Name{a.Owner.Namespace, a.Owner.Name}]
+	borne = borne && a.Owner.Kind == OwnerPod
+	if borne && j.Verdict.Reason == Starting {
 		j.StartingSince = p.Created
 	}
 	if !j.Verdict.Disposition.Leaked() {
@@ -39,6 +42,9 @@ func Consider(a Allocation, w World) Judgement {
 		j.Basis = basis
 	} else if a.Owner.Kind == OwnerPod && a.Owner.Node == "" {
 		j.Basis = fmt.Sprintf("%d returns", w.returns)
+	}
+	if borne && a.Owner.UID == "" {
+		j.Basis += ", pod " + p.UID
 	}
 	return j
 }
