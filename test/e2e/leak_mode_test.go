@@ -278,8 +278,11 @@ func overlappingPool(w *town) {
 	w.guard(guarded)
 	w.pool("10.5.0.0-24", "10.5.0.0/24")
 	file := filepath.Join(w.t.TempDir(), "pool.yaml")
-	w.must(os.WriteFile(file, []byte(`{apiVersion: whereabouts.cni.cncf.io/v1alpha1, kind: IPPool, `+
-		`metadata: {name: 10.5.0.0-29, namespace: kube-system}, spec: {range: 10.5.0.0/29, allocations: {}}}`), 0o600))
+	w.must(os.WriteFile(file, []byte(`apiVersion: whereabouts.cni.cncf.io/v1alpha1
+kind: IPPool
+metadata: {name: 10.5.0.0-29, namespace: kube-system}
+spec: {range: 10.5.0.0/29, allocations: {}}
+`), 0o600))
 	_, warning := w.kubectl("create", "-f", file)
 	w.t.Logf("kubectl create: %s", warning)
 	if !strings.HasPrefix(warning, "Warning: ") || !strings.Contains(warning, "pool-overlap") || !strings.Contains(warning, "10.5.0.0/24") {
