@@ -231,6 +231,7 @@ func testCoilRules(s *scene) {
 		s.patch(pool, types.MergePatchType, `{"metadata":{"labels":{"a":"b"},"finalizers":["coil.cybozu.com"]}}`)
 		s.warnings.take()
 		s.wants(answer{}, s.client.Delete(t.Context(), pool))
+		s.current(pool)
 		s.patch(pool, types.MergePatchType, `{"spec":{"subnets":[{"ipv4":"10.61.0.0/16"},{"ipv4":"10.60.0.0/25"}]},"metadata":{"finalizers":null}}`)
 		if diff := gocmp.Diff(before, s.asked()); diff != "" {
 			t.Errorf("questions about labels and a pool that goes (-before +after):\n%s", diff)

@@ -262,6 +262,17 @@ func (s *scene) read(object client.Object) {
 	}
 }
 
+// current reads an object and waits until the API server's own cache has that version. Until then the server judges a patch
+// against the old version first, webhooks and all, and tries anew with the one in etcd when that was refused.
+func (s *scene) current(object client.Object) {
+	s.t.Helper()
+	s.read(object)
+	atLeast := &client.GetOptions{Raw: &metav1.GetOptions{ResourceVersion: object.GetResourceVersion()}}
+	if err := s.client.Get(s.t.Context(), client.ObjectKeyFromObject(object), object, atLeast); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // take adds allocations to a block, to as many as it had when it was read.
 func (s *scene) take(b *v1alpha1.AddressBlock, entries ...func(*v1alpha1.AddressBlock)) error {
 	s.t.Helper()
