@@ -48,7 +48,7 @@ func (r *report) audit(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	plane, err := start(dir, "audit", controlplane.Start)
+	plane, err := start(dir, "audit", controlplane.Options{})
 	defer func() { err = errors.Join(err, plane.Stop()) }()
 	if err != nil {
 		return err
@@ -97,26 +97,11 @@ func (r *report) audit(ctx context.Context, dir string) (err error) {
 			s.work.add(s.with.work, lists[0].work, lists[1].work)
 		}
 	}
-	r.fine("Audit", "≤ 0.5", run)
-	r.fine("AuditWork", "", work)
-	r.fine("PodEnds", "≤ 0.01", pod)
-	r.fine("PodEndsWork", "", podWork)
+	r.row("Audit", "≤ 0.5", run)
+	r.row("AuditWork", "", work)
+	r.row("PodEnds", "≤ 0.01", pod)
+	r.row("PodEndsWork", "", podWork)
 	return nil
-}
-
-func (s *sides) add(with, without, control float64) {
-	s.with, s.without, s.control = append(s.with, with), append(s.without, without), append(s.control, control)
-}
-
-// fine prints what row does, for ratios that may be small.
-func (r *report) fine(name, target string, s sides) {
-	with, without := median(s.with), median(s.without)
-	for i := range s.with {
-		fmt.Fprintf(r.raw, "Benchmark%s/side=with 1 %.0f ns/op\nBenchmark%s/side=without 1 %.0f ns/op\nBenchmark%s/side=control 1 %.0f ns/op\n",
-			name, s.with[i], name, s.without[i], name, s.control[i])
-	}
-	fmt.Fprintf(r.out, "| %s | %s | %s | **%.4f** | %.2f | %s |\n", name,
-		time.Duration(with).Round(10*time.Microsecond), time.Duration(without).Round(10*time.Microsecond), with/without, median(s.control)/without, target)
 }
 
 // cost is what something takes on the clock and of the processors, in nanoseconds.

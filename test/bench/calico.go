@@ -19,17 +19,14 @@ import (
 // calicoSize is how many addresses Calico's blocks have, if nobody says otherwise.
 const calicoSize = 64
 
-// calico measures the write that Calico makes for every pod, with Oakum's policies and without: a block of which half is
+// calico measures the write that Calico makes for every pod, with Oakum in Enforce and without: a block of which half is
 // taken, written whole with one address more. The opposite write is measured too.
-func (r *report) calico(ctx context.Context, with, without *controlplane.ControlPlane) error {
+func (r *report) calico(ctx context.Context, p *planes) error {
 	root, err := controlplane.Root()
 	if err != nil {
 		return err
 	}
-	if err := with.Apply(ctx, filepath.Join(root, "config", "calico", "policy.yaml")); err != nil {
-		return err
-	}
-	for _, plane := range []*controlplane.ControlPlane{with, without} {
+	for _, plane := range []*controlplane.ControlPlane{p.with, p.without} {
 		if err := plane.Apply(ctx, filepath.Join(root, "test", "fixture", "calico", "crd", "v1.yaml")); err != nil {
 			return err
 		}
@@ -37,32 +34,15 @@ func (r *report) calico(ctx context.Context, with, without *controlplane.Control
 			return err
 		}
 	}
-	if err := awaitRefusal(ctx, with); err != nil {
+	if err := awaitRefusal(ctx, p.with); err != nil {
 		return err
 	}
-	var take, give sides
-	for round := range r.rounds + 1 {
-		for _, side := range []struct {
-			plane *controlplane.ControlPlane
-			of    func(*sides) *[]float64
-		}{
-			{with, func(s *sides) *[]float64 { return &s.with }},
-			{without, func(s *sides) *[]float64 { return &s.without }},
-			{without, func(s *sides) *[]float64 { return &s.control }},
-		} {
-			taking, giving, err := calicoRound(ctx, side.plane)
-			if err != nil {
-				return err
-			}
-			if round > 0 { // The first one warms up caches and connections.
-				*side.of(&take) = append(*side.of(&take), taking)
-				*side.of(&give) = append(*side.of(&give), giving)
-			}
-		}
+	manager, err := p.with.StartManager(ctx, p.binary, "backends: {calico: {mode: Enforce}}\n")
+	if err != nil {
+		return err
 	}
-	r.row("CalicoTake", "≤ 1.10", take)
-	r.row("CalicoGive", "≤ 1.10", give)
-	return nil
+	defer manager.Kill()
+	return r.compare(ctx, []way{{"CalicoTake", "≤ 1.05"}, {"CalicoGive", "≤ 1.05"}}, calicoParty(p.with), calicoParty(p.without), nil)
 }
 
 // calicoBlock is a block of which so many addresses are taken.
@@ -125,26 +105,27 @@ func awaitRefusal(ctx context.Context, plane *controlplane.ControlPlane) error {
 	return nil
 }
 
-// calicoRound takes and gives back an address perRound times, and returns the mean time of each in nanoseconds.
-func calicoRound(ctx context.Context, plane *controlplane.ControlPlane) (take, give float64, err error) {
-	var spent [2]time.Duration
-	for range perRound {
-		for i, taken := range []int{calicoSize/2 + 1, calicoSize / 2} {
+// calicoParty takes an address and gives it back.
+func calicoParty(plane *controlplane.ControlPlane) party {
+	write := func(taken int) func(context.Context) (time.Duration, error) {
+		return func(ctx context.Context) (time.Duration, error) {
 			block, err := calicoBlock(taken)
 			if err != nil {
-				return 0, 0, err
+				return 0, err
 			}
 			current := block.DeepCopy()
 			if err := plane.Client.Get(ctx, client.ObjectKeyFromObject(block), current); err != nil {
-				return 0, 0, fmt.Errorf("reading a block of Calico's: %w", err)
+				return 0, fmt.Errorf("reading a block of Calico's: %w", err)
 			}
 			block.SetResourceVersion(current.GetResourceVersion())
 			began := time.Now()
 			if err := plane.Client.Update(ctx, block); err != nil {
-				return 0, 0, fmt.Errorf("writing a block of Calico's: %w", err)
+				return 0, fmt.Errorf("writing a block of Calico's: %w", err)
 			}
-			spent[i] += time.Since(began)
+			return time.Since(began), nil
 		}
 	}
-	return float64(spent[0].Nanoseconds()) / perRound, float64(spent[1].Nanoseconds()) / perRound, nil
+	return func() []func(context.Context) (time.Duration, error) {
+		return []func(context.Context) (time.Duration, error){write(calicoSize/2 + 1), write(calicoSize / 2)}
+	}
 }

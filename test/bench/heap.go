@@ -35,7 +35,7 @@ func (r *report) heap() error {
 	for side, v := range map[string]float64{"with": slim, "without": plain, "control": control} {
 		fmt.Fprintf(r.raw, "BenchmarkHeapPerPod/side=%s 1 %.0f B/pod\n", side, v)
 	}
-	fmt.Fprintf(r.out, "| HeapPerPod | %.0f B | %.0f B | **%.3f** | %.3f | – | ≤ 0.10 |\n", slim, plain, slim/plain, control/plain)
+	fmt.Fprintf(r.out, "| HeapPerPod | %.0f B | %.0f B | **%.3g** | %.2f | – | ≤ 0.10 |\n", slim, plain, slim/plain, control/plain)
 	return nil
 }
 

@@ -9,10 +9,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -25,13 +29,25 @@ import (
 	"github.com/oakum-dev/oakum/webhooks"
 )
 
+// options are the flags.
+type options struct {
+	rounds                int
+	file, parts, profiles string
+	admit, certificates   string
+}
+
 func main() {
-	rounds := flag.Int("rounds", 9, "how many rounds each side is measured in")
-	file := flag.String("out", "bench.txt", "the `file` for every round's figures")
+	var o options
+	flag.IntVar(&o.rounds, "rounds", 9, "how many rounds each side is measured in")
+	flag.StringVar(&o.file, "out", "bench.txt", "the `file` for every round's figures")
+	flag.StringVar(&o.parts, "parts", "heap,audit,writes,calico,releases", "what is measured")
+	flag.StringVar(&o.profiles, "profiles", "", "measure nothing, but put the API servers' profiles into this `folder`")
+	flag.StringVar(&o.admit, "admit", "", "measure nothing, but be the empty webhook at this `address`")
+	flag.StringVar(&o.certificates, "certificates", "", "the `folder` of the empty webhook's certificate")
 	flag.Parse()
 	ctrl.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := measure(ctx, *rounds, *file, os.Stdout)
+	err := run(ctx, o)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -39,82 +55,147 @@ func main() {
 	}
 }
 
-func measure(ctx context.Context, rounds int, file string, out io.Writer) (err error) {
-	raw, err := os.Create(file)
-	if err != nil {
-		return fmt.Errorf("writing the figures: %w", err)
-	}
-	defer func() { err = errors.Join(err, raw.Close()) }()
-	report := &report{rounds: rounds, raw: raw, out: out}
-
-	fmt.Fprintln(out, "| measured | with | without | ratio | control | an empty webhook | target |\n|---|---|---|---|---|---|---|")
-	if err := report.heap(); err != nil {
-		return err
+func run(ctx context.Context, o options) (err error) {
+	if o.admit != "" {
+		at, err := netip.ParseAddrPort(o.admit)
+		if err != nil {
+			return fmt.Errorf("-admit: %w", err)
+		}
+		return controlplane.Admit(ctx, int(at.Port()), o.certificates, webhooks.MutatePoolPath, webhooks.ValidatePoolPath, webhooks.MutateBlockPath, webhooks.ValidateBlockPath)
 	}
 	dir, err := os.MkdirTemp("", "oakum-bench-")
 	if err != nil {
 		return fmt.Errorf("making a folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := report.audit(ctx, dir); err != nil {
-		return err
+	if o.profiles != "" {
+		return withPlanes(ctx, dir, func(p *planes) error {
+			return p.judging(ctx, func() error { return p.profile(ctx, o.profiles) })
+		})
 	}
-	with, err := start(dir, "with", controlplane.Start)
-	defer func() { err = errors.Join(err, with.Stop()) }()
+	return measure(ctx, o, dir, os.Stdout)
+}
+
+func measure(ctx context.Context, o options, dir string, out io.Writer) (err error) {
+	raw, err := os.Create(o.file)
 	if err != nil {
-		return err
+		return fmt.Errorf("writing the figures: %w", err)
 	}
-	without, err := start(dir, "without", controlplane.StartBare)
-	defer func() { err = errors.Join(err, without.Stop()) }()
-	if err != nil {
-		return err
+	defer func() { err = errors.Join(err, raw.Close()) }()
+	report := &report{rounds: o.rounds, raw: raw, out: out}
+	fmt.Fprintln(out, "| measured | with | without | ratio | control | an empty webhook | target |\n|---|---|---|---|---|---|---|")
+	wanted := func(part string) bool { return slices.Contains(strings.Split(o.parts, ","), part) }
+	if wanted("heap") {
+		if err := report.heap(); err != nil {
+			return err
+		}
 	}
-	empty, err := start(dir, "empty", func(dir string) (*controlplane.ControlPlane, error) {
-		return controlplane.StartWith(dir, controlplane.Options{Unguarded: true})
+	if wanted("audit") {
+		if err := report.audit(ctx, dir); err != nil {
+			return err
+		}
+	}
+	return withPlanes(ctx, dir, func(p *planes) error {
+		for _, part := range []struct {
+			name    string
+			measure func(context.Context, *planes) error
+		}{{"writes", report.writes}, {"calico", report.calico}, {"releases", report.releases}} {
+			if !wanted(part.name) {
+				continue
+			}
+			if err := part.measure(ctx, p); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
-	defer func() { err = errors.Join(err, empty.Stop()) }()
-	if err != nil {
-		return err
-	}
+}
+
+// planes are three control planes side by side.
+type planes struct {
+	// with has all that Oakum registers, without has nothing but the custom resources, and empty has Oakum's webhooks without
+	// its policies.
+	with, without, empty *controlplane.ControlPlane
+	// binary is the path of oakum.
+	binary string
+}
+
+// withPlanes starts control planes in a folder, and stops them when the function that it calls returns.
+func withPlanes(ctx context.Context, dir string, do func(*planes) error) (err error) {
 	root, err := controlplane.Root()
 	if err != nil {
 		return err
 	}
+	p := &planes{binary: filepath.Join(root, "bin", "oakum")}
+	for _, s := range []struct {
+		plane   **controlplane.ControlPlane
+		name    string
+		options controlplane.Options
+	}{
+		{&p.with, "with", controlplane.Options{Components: []string{"calico"}}},
+		{&p.without, "without", controlplane.Options{Bare: true}},
+		{&p.empty, "empty", controlplane.Options{Unguarded: true}},
+	} {
+		*s.plane, err = start(dir, s.name, s.options)
+		defer func() { err = errors.Join(err, (*s.plane).Stop()) }()
+		if err != nil {
+			return err
+		}
+	}
 	// The schema stays on both sides: it is the kind itself. What is measured is what Oakum does beyond it.
-	if err := without.Apply(ctx, filepath.Join(root, "config", "crd")); err != nil {
+	if err := p.without.Apply(ctx, filepath.Join(root, "config", "crd")); err != nil {
 		return err
 	}
 	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, controlplane.Deadline, true, func(ctx context.Context) (bool, error) {
-		return without.Client.List(ctx, &v1alpha1.AddressBlockList{}) == nil && without.Client.List(ctx, &v1alpha1.AddressPoolList{}) == nil, nil
+		return p.without.Client.List(ctx, &v1alpha1.AddressBlockList{}) == nil && p.without.Client.List(ctx, &v1alpha1.AddressPoolList{}) == nil, nil
 	})
 	if err != nil {
 		return fmt.Errorf("waiting for the custom resources: %w", err)
 	}
-	binary := filepath.Join(root, "bin", "oakum")
-	manager, err := with.StartManager(ctx, binary, "")
+	return do(p)
+}
+
+// judging does something while Oakum's manager and the empty webhook answer. Both are processes of their own: one that has just
+// written a block would answer faster than one that has slept.
+func (p *planes) judging(ctx context.Context, do func() error) error {
+	manager, err := p.with.StartManager(ctx, p.binary, "")
 	if err != nil {
 		return err
 	}
-	admitting, stop := context.WithCancel(ctx)
-	ended := empty.Admit(admitting, webhooks.MutatePoolPath, webhooks.ValidatePoolPath, webhooks.MutateBlockPath, webhooks.ValidateBlockPath)
-	err = report.writes(ctx, with, without, empty)
-	manager.Kill()
+	defer manager.Kill()
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	admits := exec.CommandContext(ctx, self, "-admit", p.empty.Webhook(), "-certificates", p.empty.CertDir())
+	admits.Stderr = os.Stderr
+	admits.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := admits.Start(); err != nil {
+		stop()
+		return fmt.Errorf("starting the empty webhook: %w", err)
+	}
+	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, controlplane.Deadline, true, func(context.Context) (bool, error) {
+		conn, err := net.Dial("tcp", p.empty.Webhook())
+		if err != nil {
+			return false, nil
+		}
+		return true, conn.Close()
+	})
+	if err == nil {
+		err = do()
+	}
 	stop()
-	if err := errors.Join(err, <-ended); err != nil {
-		return err
-	}
-	if err := report.calico(ctx, with, without); err != nil {
-		return err
-	}
-	return report.releases(ctx, with, binary)
+	_ = admits.Wait() // It was killed.
+	return err
 }
 
-func start(dir, name string, how func(string) (*controlplane.ControlPlane, error)) (*controlplane.ControlPlane, error) {
+func start(dir, name string, options controlplane.Options) (*controlplane.ControlPlane, error) {
 	folder := filepath.Join(dir, name)
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("making a folder: %w", err)
 	}
-	return how(folder)
+	return controlplane.StartWith(folder, options)
 }
 
 // report gathers figures and prints them.
@@ -129,20 +210,26 @@ type sides struct {
 	with, without, control, floor []float64
 }
 
-// row prints the medians, their ratio, and what the control shows of this machine's noise.
+func (s *sides) add(with, without, control float64) {
+	s.with, s.without, s.control = append(s.with, with), append(s.without, without), append(s.control, control)
+}
+
+// row prints the medians and their ratio, and what the control shows of this machine's noise. The control counts as one
+// more measurement of the side without Oakum.
 func (r *report) row(name, target string, s sides) {
 	for side, values := range map[string][]float64{"with": s.with, "without": s.without, "control": s.control, "empty": s.floor} {
 		for _, v := range values {
 			fmt.Fprintf(r.raw, "Benchmark%s/side=%s 1 %.0f ns/op\n", name, side, v)
 		}
 	}
-	with, without, control := median(s.with), median(s.without), median(s.control)
+	with, without := median(s.with), median(slices.Concat(s.without, s.control))
 	floor := "–"
 	if len(s.floor) > 0 {
 		floor = fmt.Sprintf("%.2f", median(s.floor)/without)
 	}
-	fmt.Fprintf(r.out, "| %s | %s | %s | **%.2f** | %.2f | %s | %s |\n", name,
-		time.Duration(with).Round(10*time.Microsecond), time.Duration(without).Round(10*time.Microsecond), with/without, control/without, floor, target)
+	fmt.Fprintf(r.out, "| %s | %s | %s | **%.3g** | %.2f | %s | %s |\n", name,
+		time.Duration(with).Round(10*time.Microsecond), time.Duration(without).Round(10*time.Microsecond), with/without,
+		median(s.control)/median(s.without), floor, target)
 }
 
 func median(values []float64) float64 {
