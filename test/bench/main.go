@@ -5,11 +5,11 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -70,7 +70,7 @@ func run(ctx context.Context, o options) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if o.profiles != "" {
 		return withPlanes(ctx, dir, func(p *planes) error {
-			return p.judging(ctx, func() error { return p.profile(ctx, o.profiles) })
+			return p.judging(ctx, fmt.Sprintf("debug: {pprofBindAddress: %q}\n", profiler), func() error { return p.profile(ctx, o.profiles) })
 		})
 	}
 	return measure(ctx, o, dir, os.Stdout)
@@ -157,8 +157,8 @@ func withPlanes(ctx context.Context, dir string, do func(*planes) error) (err er
 
 // judging does something while Oakum's manager and the empty webhook answer. Both are processes of their own: one that has just
 // written a block would answer faster than one that has slept.
-func (p *planes) judging(ctx context.Context, do func() error) error {
-	manager, err := p.with.StartManager(ctx, p.binary, "")
+func (p *planes) judging(ctx context.Context, settings string, do func() error) error {
+	manager, err := p.with.StartManager(ctx, p.binary, settings)
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (p *planes) judging(ctx context.Context, do func() error) error {
 		return fmt.Errorf("starting the empty webhook: %w", err)
 	}
 	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, controlplane.Deadline, true, func(context.Context) (bool, error) {
-		conn, err := net.Dial("tcp", p.empty.Webhook())
+		conn, err := tls.Dial("tcp", p.empty.Webhook(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // The certificate is the API server's concern.
 		if err != nil {
 			return false, nil
 		}

@@ -39,7 +39,7 @@ func (r *report) releases(ctx context.Context, p *planes) error {
 		return fmt.Errorf("making a client: %w", err)
 	}
 	var target *target
-	if err := p.judging(ctx, func() error {
+	if err := p.judging(ctx, "", func() error {
 		target, err = newTarget(ctx, p.with, "released", "10.1.0.0/16")
 		return err
 	}); err != nil {

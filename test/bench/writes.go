@@ -101,7 +101,7 @@ func writeInTurn(ctx context.Context, ways int, parties []party) ([][]float64, e
 
 // writes measures single writes of a block through the API server.
 func (r *report) writes(ctx context.Context, p *planes) error {
-	return p.judging(ctx, func() error {
+	return p.judging(ctx, "", func() error {
 		var targets [3]*target
 		for i, plane := range []*controlplane.ControlPlane{p.with, p.without, p.empty} {
 			var err error
