@@ -436,8 +436,7 @@ func (a *Auditor) confirm(ctx context.Context, judged []ipam.Judgement) (postpon
 	var doubtful, certain []*ipam.Judgement
 	for i := range judged {
 		j := &judged[i]
-		s, _ := a.ledger.Sighting(j.Allocation.ID())
-		switch begins := s.Begins(*j); {
+		switch begins := a.ledger.Begins(*j); {
 		case !begins && !nameless(*j):
 			continue
 		case !begins && j.Verdict.Reason == ipam.InUse:

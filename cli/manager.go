@@ -112,7 +112,10 @@ func RunManager(ctx context.Context, kube *rest.Config, settings *config.Configu
 	if err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(kube, options(settings, scheme, log, served))
+	server := &parting{Server: webhook.NewServer(webhook.Options{
+		Host: settings.Webhook.Host, Port: settings.Webhook.Port, TLSOpts: []func(*tls.Config){served.serve},
+	})}
+	mgr, err := ctrl.NewManager(kube, options(settings, scheme, log, server))
 	if err != nil {
 		return fmt.Errorf("making the manager: %w", err)
 	}
@@ -127,7 +130,7 @@ func RunManager(ctx context.Context, kube *rest.Config, settings *config.Configu
 	if err := h.open(); err != nil {
 		return err
 	}
-	return mgr.Start(ctx)
+	return mgr.Start(server.until(ctx, linger))
 }
 
 // slimmer returns what takes out of objects what the cache need not hold.
@@ -139,19 +142,19 @@ func slimmer() toolscache.TransformFunc {
 	}
 }
 
-func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Logger, served certificates) ctrl.Options {
+func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Logger, server webhook.Server) ctrl.Options {
 	slim := cluster.Slim()
 	slim[&coordinationv1.Lease{}] = cache.ByObject{
 		Namespaces: map[string]cache.Config{settings.Namespace: {}},
 		Label:      labels.SelectorFromSet(labels.Set{v1alpha1.ClaimLabel: "true"}),
 	}
-	server := metricsserver.Options{
+	measured := metricsserver.Options{
 		BindAddress:   settings.Metrics.BindAddress,
 		SecureServing: settings.Metrics.Secure,
 		CertDir:       settings.Metrics.CertDir,
 	}
 	if settings.Metrics.Secure {
-		server.FilterProvider = filters.WithAuthenticationAndAuthorization
+		measured.FilterProvider = filters.WithAuthenticationAndAuthorization
 	}
 	election := settings.LeaderElection
 	namespace := election.Namespace
@@ -165,12 +168,10 @@ func options(settings *config.Configuration, scheme *runtime.Scheme, log logr.Lo
 		// The cache holds Pods and Nodes in a form of its own, so nobody may read them from it as what they are.
 		Client: client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Pod{}, &corev1.Node{}}}},
 
-		Metrics:                server,
+		Metrics:                measured,
 		HealthProbeBindAddress: settings.Health.BindAddress,
 		PprofBindAddress:       settings.Debug.PprofBindAddress,
-		WebhookServer: webhook.NewServer(webhook.Options{
-			Host: settings.Webhook.Host, Port: settings.Webhook.Port, TLSOpts: []func(*tls.Config){served.serve},
-		}),
+		WebhookServer:          server,
 
 		LeaderElection:                election.Enabled,
 		LeaderElectionID:              leaderLease,

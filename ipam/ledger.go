@@ -62,8 +62,8 @@ type Sighting struct {
 	Since Moment
 }
 
-// Begins tells whether the judgement is a suspicion that was not there before.
-func (s Sighting) Begins(j Judgement) bool {
+// begins tells whether the judgement is a suspicion that was not there before.
+func (s Sighting) begins(j Judgement) bool {
 	d := j.Verdict.Disposition
 	return d.suspicion() && (s.Suspicion != d || s.Basis != j.Basis)
 }
@@ -117,7 +117,7 @@ func (l Ledger) Next(found []Judgement, at Moment, patience Patience) (next Ledg
 		}
 		waited := at.Steady - s.Since.Steady
 		switch {
-		case s.Begins(j):
+		case s.begins(j):
 			s.Suspicion, s.Basis, s.Since = j.Verdict.Disposition, j.Basis, at
 			again = sooner(again, max(wait, 1)) // without a wait it still takes a second sighting
 		case waited >= wait:
@@ -147,6 +147,11 @@ func (l Ledger) Add(found []Judgement, at Moment, patience Patience) (next Ledge
 func (l Ledger) Sighting(id ID) (Sighting, bool) {
 	s, ok := l.sightings[id]
 	return s, ok
+}
+
+// Begins tells whether the judgement is a suspicion that the ledger does not have yet.
+func (l Ledger) Begins(j Judgement) bool {
+	return j.Verdict.Disposition.suspicion() && l.sightings[j.Allocation.ID()].begins(j)
 }
 
 // Len returns how many hand-outs are remembered.

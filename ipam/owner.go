@@ -39,8 +39,10 @@ func (o Owner) String() string {
 		return "an unknown owner"
 	}
 	var b strings.Builder
+	b.Grow(len(o.Kind) + len(o.Namespace) + len(o.Name) + len(o.UID) + len(" / (uid )"))
 	if o.Kind != "" {
-		b.WriteString(string(o.Kind) + " ")
+		b.WriteString(string(o.Kind))
+		b.WriteByte(' ')
 	}
 	if o.Namespace != "" {
 		b.WriteString(o.Namespace)
@@ -48,7 +50,9 @@ func (o Owner) String() string {
 	}
 	b.WriteString(o.Name)
 	if o.UID != "" {
-		b.WriteString(" (uid " + o.UID + ")")
+		b.WriteString(" (uid ")
+		b.WriteString(o.UID)
+		b.WriteByte(')')
 	}
 	return b.String()
 }

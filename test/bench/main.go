@@ -176,11 +176,11 @@ func (p *planes) judging(ctx context.Context, settings string, do func() error) 
 		return fmt.Errorf("starting the empty webhook: %w", err)
 	}
 	err = wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, controlplane.Deadline, true, func(context.Context) (bool, error) {
-		conn, err := tls.Dial("tcp", p.empty.Webhook(), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // The certificate is the API server's concern.
-		if err != nil {
-			return false, nil
+		conn, err := tls.Dial("tcp", p.empty.Webhook(), &tls.Config{InsecureSkipVerify: true})
+		if err == nil {
+			err = conn.Close()
 		}
-		return true, conn.Close()
+		return err == nil, nil
 	})
 	if err == nil {
 		err = do()

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,6 +50,7 @@ type ControlPlane struct {
 	oakum      string
 	webhook    int
 	selfSigned bool
+	ports      *ports
 }
 
 // Options are in what a control plane differs from the one that Start starts.
@@ -174,11 +176,10 @@ func start(dir string, options Options) (*ControlPlane, error) {
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort()
-	if err != nil {
-		return nil, err
+	c := &ControlPlane{root: root, dir: dir, ports: &ports{}, selfSigned: options.SelfSigned, Kubeconfig: filepath.Join(dir, "kubeconfig"), oakum: filepath.Join(dir, "oakum.kubeconfig")}
+	if c.webhook, err = c.ports.reserve(); err != nil {
+		return c, err
 	}
-	c := &ControlPlane{root: root, dir: dir, webhook: port, selfSigned: options.SelfSigned, Kubeconfig: filepath.Join(dir, "kubeconfig"), oakum: filepath.Join(dir, "oakum.kubeconfig")}
 	c.env = &envtest.Environment{
 		BinaryAssetsDirectory:   filepath.Join(root, "bin", "control-plane"), // unless KUBEBUILDER_ASSETS is set
 		ErrorIfCRDPathMissing:   true,
@@ -187,7 +188,7 @@ func start(dir string, options Options) (*ControlPlane, error) {
 		WebhookInstallOptions: envtest.WebhookInstallOptions{
 			LocalServingHost:             "127.0.0.1",
 			LocalServingHostExternalName: "127.0.0.1",
-			LocalServingPort:             port,
+			LocalServingPort:             c.webhook,
 		},
 	}
 	apiserver := c.env.ControlPlane.GetAPIServer()
@@ -241,7 +242,11 @@ func Scheme() (*runtime.Scheme, error) {
 
 // Stop ends the API server.
 func (c *ControlPlane) Stop() error {
-	if c == nil || c.env == nil {
+	if c == nil {
+		return nil
+	}
+	defer c.ports.release()
+	if c.env == nil {
 		return nil
 	}
 	if err := c.env.Stop(); err != nil {
@@ -350,15 +355,42 @@ func Root() (string, error) {
 	}
 }
 
-// freePort returns a port that nobody listens on, from below the range out of which Linux serves connections.
-func freePort() (int, error) {
+// ports are this machine's, and taken before anybody listens on them. The UDP port of the same number marks one as such, for
+// other processes too. The zero value has none.
+type ports struct {
+	mu    sync.Mutex
+	marks []net.PacketConn
+}
+
+// reserve returns a port that nobody listens on or is about to, from below the range out of which Linux serves connections.
+func (p *ports) reserve() (int, error) {
 	for range 100 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+rand.N(12000)))
-		if err == nil {
-			return l.Addr().(*net.TCPAddr).Port, l.Close()
+		at := fmt.Sprintf("127.0.0.1:%d", 20000+rand.N(12000))
+		mark, err := net.ListenPacket("udp", at)
+		if err != nil {
+			continue
 		}
+		l, err := net.Listen("tcp", at)
+		if err != nil {
+			_ = mark.Close()
+			continue
+		}
+		p.mu.Lock()
+		p.marks = append(p.marks, mark)
+		p.mu.Unlock()
+		return l.Addr().(*net.TCPAddr).Port, l.Close()
 	}
 	return 0, errors.New("finding a free port: 100 of them are in use")
+}
+
+// release leaves the ports to others.
+func (p *ports) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, mark := range p.marks {
+		_ = mark.Close()
+	}
+	p.marks = nil
 }
 
 // Deadline is how long anything on a machine with two busy cores may take before it counts as stuck.

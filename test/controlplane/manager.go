@@ -72,7 +72,7 @@ func (c *ControlPlane) LaunchManager(binary, settings string) (*Manager, error) 
 
 // LaunchAnother launches a manager that the API server does not call.
 func (c *ControlPlane) LaunchAnother(binary, settings string) (*Manager, error) {
-	port, err := freePort()
+	port, err := c.ports.reserve()
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (c *ControlPlane) launch(binary, settings string, webhook int) (*Manager, e
 	m := &Manager{Webhook: webhook, done: make(chan error, 1)}
 	for _, port := range []*int{&m.Health, &m.Metrics} {
 		var err error
-		if *port, err = freePort(); err != nil {
+		if *port, err = c.ports.reserve(); err != nil {
 			return nil, err
 		}
 	}
@@ -229,7 +229,7 @@ func (c *ControlPlane) StartReplicas(ctx context.Context, binary, settings strin
 	r := &Replicas{}
 	targets := make([]*url.URL, n)
 	for i := range targets {
-		port, err := freePort()
+		port, err := c.ports.reserve()
 		if err != nil {
 			return r, err
 		}

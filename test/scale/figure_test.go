@@ -1,12 +1,13 @@
 package scale
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"strings"
 	"time"
+
+	"github.com/oakum-dev/oakum/test/plot"
 )
 
 // figure is what the manager took at a time since the beginning. After another took its place it begins anew.
@@ -78,30 +79,16 @@ func summary(seen []figure) string {
 	return fmt.Sprintf("the manager had at most %.0f MB, and %.2f cores on average", most, sum/float64(max(1, len(seen))))
 }
 
-// chart draws a figure over time as SVG.
-func chart(title string, seen []figure, of func(figure) float64) []byte {
-	const width, height, margin = 720.0, 240.0, 40.0
-	top, last := 0.0, time.Second
+// draw draws a figure over time as SVG.
+func draw(title string, seen []figure, of func(figure) float64) []byte {
+	var line plot.Line
 	for _, f := range seen {
-		top, last = max(top, of(f)), max(last, f.at)
+		line.X, line.Y = append(line.X, f.at.Seconds()), append(line.Y, of(f))
 	}
-	top = max(top*1.1, 0.1)
-	x := func(at time.Duration) float64 { return margin + (width-2*margin)*float64(at)/float64(last) }
-	y := func(v float64) float64 { return height - margin - (height-2*margin)*v/top }
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" font-family="sans-serif" font-size="11">`+"\n", width, height)
-	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="white"/><text x="%.0f" y="20" font-size="13">%s</text>`+"\n", margin, title)
-	for i := range 5 {
-		v := top * float64(i) / 4
-		fmt.Fprintf(&b, `<line x1="%.0f" x2="%.0f" y1="%.1f" y2="%.1f" stroke="#ddd"/><text x="%.0f" y="%.1f" text-anchor="end">%.3g</text>`+"\n",
-			margin, width-margin, y(v), y(v), margin-4, y(v)+4, v)
-		at := last * time.Duration(i) / 4
-		fmt.Fprintf(&b, `<text x="%.1f" y="%.0f" text-anchor="middle">%s</text>`+"\n", x(at), height-margin+16, at.Round(time.Second))
-	}
-	b.WriteString(`<polyline fill="none" stroke="#1a6" stroke-width="1.5" points="`)
-	for _, f := range seen {
-		fmt.Fprintf(&b, "%.1f,%.1f ", x(f.at), y(of(f)))
-	}
-	b.WriteString("\"/>\n</svg>\n")
-	return b.Bytes()
+	return plot.Figure{
+		Title: title,
+		X:     func(v float64) string { return time.Duration(v * 1e9).Round(time.Second).String() },
+		Y:     func(v float64) string { return fmt.Sprintf("%.3g", v) },
+		Lines: []plot.Line{line},
+	}.SVG()
 }

@@ -32,7 +32,7 @@ var (
 	pods  = flag.Int("pods", 100, "how many `pods` there are at a time")
 	rate  = flag.Int("rate", 3, "how many pods come, and go, a `second`")
 	span  = flag.Duration("span", time.Minute, "for how `long`")
-	plot  = flag.String("plot", "", "the `prefix` of the files for the pictures")
+	files = flag.String("plot", "", "the `prefix` of the files for the pictures")
 )
 
 // settings are those of a cluster in which little is waited for.
@@ -80,9 +80,9 @@ func TestChurn(t *testing.T) {
 	t.Logf("Oakum released %d hand-outs, and told of %d of them once more", released, again)
 	seen := figures()
 	t.Log(summary(seen))
-	if *plot != "" {
-		must(t, os.WriteFile(*plot+"-memory.svg", chart("Memory of the manager (MB)", seen, func(s figure) float64 { return s.megabytes }), 0o644))
-		must(t, os.WriteFile(*plot+"-cpu.svg", chart("Processor time of the manager (cores)", seen, func(s figure) float64 { return s.cores }), 0o644))
+	if *files != "" {
+		must(t, os.WriteFile(*files+"-memory.svg", draw("Memory of the manager (MB)", seen, func(s figure) float64 { return s.megabytes }), 0o644))
+		must(t, os.WriteFile(*files+"-cpu.svg", draw("Processor time of the manager (cores)", seen, func(s figure) float64 { return s.cores }), 0o644))
 	}
 }
 

@@ -86,7 +86,8 @@ type LeaderElection struct {
 	LeaseDuration metav1.Duration `json:"leaseDuration"`
 	// RenewDeadline is how long a leader tries to renew before it gives up. More than 1.2 times RetryPeriod, default 10s.
 	RenewDeadline metav1.Duration `json:"renewDeadline"`
-	// RetryPeriod lies between two tries. More than 0s, default 2s.
+	// RetryPeriod lies between two tries of the leader, and up to 2.2 times as much between those of another replica: it sees a leader's
+	// end later by that, and takes its place later by that again. More than 0s, default 500ms.
 	RetryPeriod metav1.Duration `json:"retryPeriod"`
 }
 

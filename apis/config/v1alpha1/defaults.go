@@ -39,7 +39,7 @@ func Default() *Configuration {
 			Enabled:       true,
 			LeaseDuration: metav1.Duration{Duration: 15 * time.Second},
 			RenewDeadline: metav1.Duration{Duration: 10 * time.Second},
-			RetryPeriod:   metav1.Duration{Duration: 2 * time.Second},
+			RetryPeriod:   metav1.Duration{Duration: 500 * time.Millisecond},
 		},
 		Metrics: Metrics{BindAddress: ":8443", Secure: true},
 		Health:  Health{BindAddress: ":8081"},
