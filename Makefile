@@ -91,7 +91,7 @@ scale: build $(control-plane) bin/kwok ## let 300 nodes and 3,000 pods come and 
 
 .PHONY: bench
 bench: build $(control-plane) bin/benchstat ## measure what Oakum costs on a real control plane
-	go run ./test/bench -out bin/bench.txt
+	go run ./test/bench -out bin/bench.txt -growth bin/growth.svg
 	bin/benchstat -col /side bin/bench.txt
 	go test -run '^$$' -bench Run -benchmem ./audit
 	go test -run '^$$' -bench Handler ./webhooks

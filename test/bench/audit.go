@@ -31,60 +31,93 @@ import (
 )
 
 const (
-	// crowded is how many nodes have a full block each: 100,032 hand-outs.
-	crowded = 1563
 	// auditRounds is how many rounds the audit is measured in.
 	auditRounds = 5
 	// leaving is how many pods end in a round, one after the other.
 	leaving = 10
-	// quiet is how long the manager waits between two runs, in which the plain lists are made.
-	quiet = 10 * time.Second
 )
 
+// size is that of a cluster: how many nodes have a full block of 64 addresses each, and how long the manager waits between two runs,
+// in which the plain lists are made.
+type size struct {
+	nodes int
+	quiet time.Duration
+}
+
+// sizes grow tenfold, to 100,032 hand-outs.
+func sizes() []size {
+	return []size{{16, 2 * time.Second}, {157, 4 * time.Second}, {1563, 10 * time.Second}}
+}
+
+// audits are what was measured in a cluster of one size.
+type audits struct {
+	pods                    int
+	run, work, pod, podWork sides
+	// resident is the memory that the manager has in the end, in bytes.
+	resident float64
+}
+
 // audit compares a run of the manager's audit of Calico, and what the manager does when one pod ends, with full lists of the
-// objects that they are about. The second figure of each is processor time: the manager's, and that of the process that lists.
-func (r *report) audit(ctx context.Context, dir string) (err error) {
+// objects that they are about, in clusters of three sizes. The second figure of each is processor time: the manager's, and that of
+// the process that lists.
+func (r *report) audit(ctx context.Context, dir string) error {
+	for _, s := range sizes() {
+		measured, err := auditOf(ctx, dir, s)
+		if err != nil {
+			return err
+		}
+		r.grown = append(r.grown, measured)
+	}
+	largest := r.grown[len(r.grown)-1]
+	r.row("Audit", "≤ 0.5", largest.run)
+	r.row("AuditWork", "", largest.work)
+	r.row("PodEnds", "≤ 0.01", largest.pod)
+	r.row("PodEndsWork", "", largest.podWork)
+	return nil
+}
+
+func auditOf(ctx context.Context, dir string, s size) (_ audits, err error) {
 	root, err := controlplane.Root()
 	if err != nil {
-		return err
+		return audits{}, err
 	}
-	plane, err := start(dir, "audit", controlplane.Options{})
+	plane, err := start(dir, fmt.Sprintf("audit-%d", s.nodes), controlplane.Options{})
 	defer func() { err = errors.Join(err, plane.Stop()) }()
 	if err != nil {
-		return err
+		return audits{}, err
 	}
-	c, err := newCrowd(ctx, plane, root)
+	c, err := newCrowd(ctx, plane, root, s.nodes)
 	if err != nil {
-		return err
+		return audits{}, err
 	}
-	settings := fmt.Sprintf("backends: {calico: {mode: Enforce}}\naudit: {interval: %s, gracePeriod: 1h, quarantine: 2h}\n", quiet)
+	settings := fmt.Sprintf("backends: {calico: {mode: Enforce}}\naudit: {interval: %s, gracePeriod: 1h, quarantine: 2h}\n", s.quiet)
 	manager, err := plane.StartManager(ctx, filepath.Join(root, "bin", "oakum"), settings)
 	if err != nil {
-		return err
+		return audits{}, err
 	}
 	defer manager.Kill()
 	c.metrics = fmt.Sprintf("https://127.0.0.1:%d/metrics", manager.Metrics)
 	if err := c.settled(ctx); err != nil {
-		return fmt.Errorf("waiting for the manager to settle: %w", err)
+		return audits{}, fmt.Errorf("waiting for the manager to settle: %w", err)
 	}
-	var run, work, pod, podWork sides
+	m := audits{pods: s.nodes * fixturecalico.BlockSize}
 	for round := range auditRounds + 1 {
 		audited, err := c.audited(ctx)
 		if err != nil {
-			return err
+			return m, err
 		}
 		var lists [2]cost
 		for i := range lists {
 			if lists[i], err = c.listed(ctx); err != nil {
-				return err
+				return m, err
 			}
 			if _, err := c.audited(ctx); err != nil {
-				return err
+				return m, err
 			}
 		}
 		left, err := c.left(ctx)
 		if err != nil {
-			return err
+			return m, err
 		}
 		if round == 0 {
 			continue // caches and connections warm up
@@ -92,16 +125,14 @@ func (r *report) audit(ctx context.Context, dir string) (err error) {
 		for _, s := range []struct {
 			wall, work *sides
 			with       cost
-		}{{&run, &work, audited}, {&pod, &podWork, left}} {
+		}{{&m.run, &m.work, audited}, {&m.pod, &m.podWork, left}} {
 			s.wall.add(s.with.wall, lists[0].wall, lists[1].wall)
 			s.work.add(s.with.work, lists[0].work, lists[1].work)
 		}
 	}
-	r.row("Audit", "≤ 0.5", run)
-	r.row("AuditWork", "", work)
-	r.row("PodEnds", "≤ 0.01", pod)
-	r.row("PodEndsWork", "", podWork)
-	return nil
+	last, err := c.scrape(ctx)
+	m.resident = last.resident
+	return m, err
 }
 
 // cost is what something takes on the clock and of the processors, in nanoseconds.
@@ -117,7 +148,7 @@ type crowd struct {
 	gone int
 }
 
-func newCrowd(ctx context.Context, plane *controlplane.ControlPlane, root string) (*crowd, error) {
+func newCrowd(ctx context.Context, plane *controlplane.ControlPlane, root string, nodes int) (*crowd, error) {
 	if err := plane.Apply(ctx, filepath.Join(root, "test", "fixture", "calico", "crd", "v1.yaml")); err != nil {
 		return nil, err
 	}
@@ -133,7 +164,7 @@ func newCrowd(ctx context.Context, plane *controlplane.ControlPlane, root string
 	if err != nil {
 		return nil, fmt.Errorf("waiting for Calico's kinds: %w", err)
 	}
-	if err := plant(ctx, plane); err != nil {
+	if err := plant(ctx, plane, nodes); err != nil {
 		return nil, err
 	}
 	// After this write a list has all that was planted.
@@ -148,7 +179,7 @@ func newCrowd(ctx context.Context, plane *controlplane.ControlPlane, root string
 
 // plant writes the nodes and all that there is of them. Oakum's finalizer is on every pod, as it would be after a while, and
 // so is what the API server adds to a pod's spec: it would add it to the first write of a finalizer, which then is none alone.
-func plant(ctx context.Context, plane *controlplane.ControlPlane) error {
+func plant(ctx context.Context, plane *controlplane.ControlPlane, nodes int) error {
 	whole := fixture.Pod("whole", "")
 	if err := plane.Client.Create(ctx, whole, client.DryRunAll); err != nil {
 		return fmt.Errorf("asking what a pod lacks: %w", err)
@@ -164,7 +195,7 @@ func plant(ctx context.Context, plane *controlplane.ControlPlane) error {
 	var failures [planters]error
 	for worker := range planters {
 		group.Go(func() {
-			for i := worker; i < crowded && failures[worker] == nil; i += planters {
+			for i := worker; i < nodes && failures[worker] == nil; i += planters {
 				objects, err := crowd.Node(i)
 				if err == nil {
 					err = plane.Plant(ctx, objects...)
@@ -284,8 +315,8 @@ func (c *crowd) leave(ctx context.Context, p *corev1.Pod) error {
 }
 
 // reading is what the manager says of itself: how many audits there were, and the nanoseconds in them, in the controller of
-// pods and of the processors, since it started.
-type reading struct{ audits, auditing, reconciling, work float64 }
+// pods and of the processors, since it started; and its memory in bytes.
+type reading struct{ audits, auditing, reconciling, work, resident float64 }
 
 func (c *crowd) scrape(ctx context.Context) (reading, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.metrics, nil)
@@ -317,5 +348,6 @@ func (c *crowd) scrape(ctx context.Context) (reading, error) {
 		auditing:    metrics[`oakum_audit_duration_seconds_sum{backend="calico"}`] * 1e9,
 		reconciling: metrics[`controller_runtime_reconcile_time_seconds_sum{controller="pod"}`] * 1e9,
 		work:        metrics["process_cpu_seconds_total"] * 1e9,
+		resident:    metrics["process_resident_memory_bytes"],
 	}, nil
 }

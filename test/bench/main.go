@@ -33,6 +33,7 @@ import (
 type options struct {
 	rounds                int
 	file, parts, profiles string
+	growth                string
 	admit, certificates   string
 }
 
@@ -41,6 +42,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 9, "how many rounds each side is measured in")
 	flag.StringVar(&o.file, "out", "bench.txt", "the `file` for every round's figures")
 	flag.StringVar(&o.parts, "parts", "heap,audit,writes,calico,releases", "what is measured")
+	flag.StringVar(&o.growth, "growth", "", "the `file` for the picture of how costs grow with the cluster")
 	flag.StringVar(&o.profiles, "profiles", "", "measure nothing, but put the API servers' profiles into this `folder`")
 	flag.StringVar(&o.admit, "admit", "", "measure nothing, but be the empty webhook at this `address`")
 	flag.StringVar(&o.certificates, "certificates", "", "the `folder` of the empty webhook's certificate")
@@ -95,7 +97,7 @@ func measure(ctx context.Context, o options, dir string, out io.Writer) (err err
 			return err
 		}
 	}
-	return withPlanes(ctx, dir, func(p *planes) error {
+	err = withPlanes(ctx, dir, func(p *planes) error {
 		for _, part := range []struct {
 			name    string
 			measure func(context.Context, *planes) error
@@ -109,6 +111,10 @@ func measure(ctx context.Context, o options, dir string, out io.Writer) (err err
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	return report.growth(o.growth)
 }
 
 // planes are three control planes side by side.
@@ -202,6 +208,8 @@ func start(dir, name string, options controlplane.Options) (*controlplane.Contro
 type report struct {
 	rounds   int
 	raw, out io.Writer
+	// grown is what was measured of the audit, in the order of the clusters' sizes.
+	grown []audits
 }
 
 // sides are the figures of one measurement, a round each, in nanoseconds an operation. The control is the same as
