@@ -6,10 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"maps"
 	"slices"
-	"sync"
 
 	"gomodules.xyz/jsonpatch/v2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -41,9 +39,7 @@ type Backend struct {
 	cached client.Reader
 	live   client.Reader
 	writer client.Writer
-	// releasing lets one release at a time write to a block: sixteen that compare and swap would take turns in failing.
-	// Blocks that share a lock wait for each other for no reason, and no longer than for a write.
-	releasing [64]sync.Mutex
+	desks  [64]desk
 }
 
 // New returns the backend. The cached reader's cache must have been prepared with Index; the live one must have none.
@@ -162,129 +158,12 @@ func Allocations(blocks []ipam.Block, network func(pool string) string) []ipam.A
 	return found
 }
 
-// Release implements backends.Backend. Every block is looked at before the first one is written.
-func (b *Backend) Release(ctx context.Context, a ipam.Allocation) error {
-	names := make([]string, 0, 1)
-	for _, p := range a.Places {
-		if !slices.Contains(names, p.Block) {
-			names = append(names, p.Block)
-		}
-	}
-	blocks := make([]v1alpha1.AddressBlock, 0, len(names))
-	for _, name := range names {
-		block, err := b.holding(ctx, a, name)
-		switch {
-		case apierrors.IsNotFound(err):
-			continue
-		case err != nil:
-			return fmt.Errorf("reading AddressBlock %q: %w", name, err)
-		}
-		if _, err := entriesOf(a, block); err != nil {
-			return err
-		}
-		blocks = append(blocks, block)
-	}
-	for _, block := range blocks {
-		if err := b.releaseIn(ctx, a, block); err != nil {
-			return fmt.Errorf("releasing %s of %s in AddressBlock %q: %w", a.Handle, a.Owner, block.Name, err)
-		}
-	}
-	return nil
-}
-
-// holding reads a block from the cache if that shows the allocation in all of its places there. Else it reads the
-// block live: the cache may lag behind whoever saw the hand-out.
-func (b *Backend) holding(ctx context.Context, a ipam.Allocation, name string) (block v1alpha1.AddressBlock, err error) {
-	err = b.cached.Get(ctx, types.NamespacedName{Name: name}, &block)
-	if err == nil {
-		places := 0
-		for _, p := range a.Places {
-			if p.Block == name {
-				places++
-			}
-		}
-		if indexes, err := entriesOf(a, block); err == nil && len(indexes) == places {
-			return block, nil
-		}
-	}
-	if err == nil || apierrors.IsNotFound(err) {
-		block = v1alpha1.AddressBlock{}
-		err = b.live.Get(ctx, types.NamespacedName{Name: name}, &block)
-	}
-	return block, err
-}
-
-// entriesOf returns where in the block's list the allocation's entries stand; ErrStale if the block holds another
-// hand-out at one of its places.
-func entriesOf(a ipam.Allocation, block v1alpha1.AddressBlock) (indexes []int, err error) {
-	for i, e := range block.Law().Entries {
-		if !slices.ContainsFunc(a.Places, func(p ipam.Place) bool { return p.Block == block.Name && p.Offset == e.Offset }) {
-			continue
-		}
-		if e.Handle != a.Handle || ownerKey(e.Owner) != ownerKey(a.Owner) {
-			return nil, fmt.Errorf("offset %d of AddressBlock %q is held by %s now: %w", e.Offset, block.Name, e.Owner, backends.ErrStale)
-		}
-		indexes = append(indexes, i)
-	}
-	return indexes, nil
-}
-
-// releaseIn removes the allocation's entries from one block. When another write was faster, it looks again: neighbours
-// come and go all the time.
-func (b *Backend) releaseIn(ctx context.Context, a ipam.Allocation, block v1alpha1.AddressBlock) error {
-	lock := &b.releasing[crc32.ChecksumIEEE([]byte(block.Name))%uint32(len(b.releasing))]
-	lock.Lock()
-	defer lock.Unlock()
-	for {
-		patch, err := removal(a, block)
-		if err != nil || patch == nil {
-			return err
-		}
-		target, revision := v1alpha1.AddressBlock{}, block.ResourceVersion
-		target.Name = block.Name
-		written := b.writer.Patch(ctx, &target, client.RawPatch(types.JSONPatchType, patch))
-		if written == nil || apierrors.IsNotFound(written) {
-			return nil
-		}
-		// A write whose answer was lost may have been carried out, so look before saying that it failed.
-		block = v1alpha1.AddressBlock{}
-		switch err := b.live.Get(ctx, types.NamespacedName{Name: target.Name}, &block); {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil:
-			return errors.Join(written, err)
-		}
-		if patch, err := removal(a, block); err == nil && patch == nil {
-			return nil
-		}
-		// A patch that does not even fit the block any more is not a conflict, but invalid.
-		stale := apierrors.IsConflict(written) || apierrors.IsInvalid(written) && block.ResourceVersion != revision
-		if !stale {
-			return written
-		}
-	}
-}
-
 // Record implements backends.Backend.
 func (b *Backend) Record(ctx context.Context, p ipam.Place) (backends.Object, error) {
 	block, err := b.Block(ctx, p.Block)
 	return backends.Object{
 		APIVersion: v1alpha1.SchemeGroupVersion.String(), Kind: "AddressBlock", Name: p.Block, UID: block.UID,
 	}, err
-}
-
-// removal returns the JSON patch that takes the allocation out of the block as it was read; nil if it is not there.
-// Replacing the resourceVersion with the one that was read makes a stale patch a conflict.
-func removal(a ipam.Allocation, block v1alpha1.AddressBlock) ([]byte, error) {
-	indexes, err := entriesOf(a, block)
-	if err != nil || len(indexes) == 0 {
-		return nil, err
-	}
-	patch := []jsonpatch.Operation{jsonpatch.NewOperation("replace", "/metadata/resourceVersion", block.ResourceVersion)}
-	for _, i := range slices.Backward(indexes) {
-		patch = append(patch, jsonpatch.NewOperation("remove", fmt.Sprintf("/spec/allocations/%d", i), nil))
-	}
-	return json.Marshal(patch)
 }
 
 // Pools implements backends.Blocks.
