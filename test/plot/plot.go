@@ -86,7 +86,7 @@ func (f Figure) scale(from, to float64, of func(Line) []float64) scale {
 		}
 		return s
 	}
-	low, high := math.Floor(math.Log10(least)), math.Ceil(math.Log10(most))
+	low, high := math.Floor(math.Log10(least)), math.Ceil(math.Log10(most)-0.01) // A little more than a power of ten needs no other mark.
 	s := scale{at: func(v float64) float64 { return from + (to-from)*(math.Log10(v)-low)/max(high-low, 1) }}
 	for e := low; e <= high; e++ {
 		s.marks = append(s.marks, math.Pow(10, e))
