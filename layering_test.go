@@ -117,6 +117,7 @@ func layers() map[string]layer {
 		"test/local":        {imports: []string{"..."}},
 		"test/bench":        {imports: []string{"..."}},
 		"test/scale":        {imports: []string{"..."}},
+		"test/plot":         {},
 
 		"test/e2e/cluster":         {imports: []string{"..."}},
 		"test/e2e/cluster/cni":     {},

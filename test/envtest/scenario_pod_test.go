@@ -233,7 +233,7 @@ func TestTwoHandOutsOfOnePodI9(t *testing.T) {
 	})
 }
 
-// A node is drained: all its pods write to one block, so most of the writes come too late and are tried again.
+// A node is drained: all its pods are about one block, and those that end while it is written share the next write.
 func TestAllPodsOfABlockEndAtOnceI6I9(t *testing.T) {
 	t.Parallel()
 	s := shared.scene(t, "drain")
@@ -257,7 +257,11 @@ func TestAllPodsOfABlockEndAtOnceI6I9(t *testing.T) {
 	}
 	free := blocks.until("free", func(f frame[*v1alpha1.AddressBlock]) bool { return entries(f.object) == "" })
 	t.Logf("%d addresses of one block were free after %s", len(pods), free.at.Sub(began).Round(time.Millisecond))
-	same(t, "how often the block's allocations changed", len(pods), len(blockStory(start, blocks))-1)
+	writes := len(blockStory(start, blocks)) - 1
+	t.Logf("that took %d writes", writes)
+	if writes > len(pods) {
+		t.Errorf("%d releases took %d writes", len(pods), writes)
+	}
 	for i, pod := range pods {
 		s.tells(pod, released(pod, address(block, int32(i))))
 	}

@@ -96,6 +96,8 @@ type plane struct {
 	scenes  atomic.Int64
 	// poor: its managers lack rights or webhooks at times.
 	poor bool
+	// env is what oakum finds in its environment beside this process' own.
+	env []string
 }
 
 // own starts a control plane for one test.
