@@ -429,7 +429,12 @@ func TestCheckIsFrugal(t *testing.T) {
 	}
 	rss := state.SysUsage().(*syscall.Rusage).Maxrss / 1024
 	t.Logf("%s, of which %s of work, and %d MiB", took, state.UserTime()+state.SystemTime(), rss)
-	if rss > 200 {
+	// Linux counts what this process had when it started the other one.
+	var own syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &own); err != nil {
+		t.Fatal(err)
+	}
+	if rss > max(200, own.Maxrss/1024) {
 		t.Errorf("it took %d MiB", rss)
 	}
 	if took > 15*time.Second {
