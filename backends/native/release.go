@@ -102,8 +102,10 @@ type desk struct {
 // release is the wish that a hand-out be taken out of a block.
 type release struct {
 	allocation ipam.Allocation
-	done       bool
-	err        error
+	// seen is the block as it was read for this release.
+	seen v1alpha1.AddressBlock
+	done bool
+	err  error
 }
 
 func (r *release) settle(err error) { r.done, r.err = true, err }
@@ -126,26 +128,41 @@ func (d *desk) leave(block string) []*release {
 	return d.queue[block]
 }
 
-// newer returns the block as it was read, or as the last write left it, if that was later.
-func (d *desk) newer(block v1alpha1.AddressBlock) v1alpha1.AddressBlock {
-	if d.last == nil || d.last.Name != block.Name {
-		return block
+// newest returns the latest version of a block that any of the releases has seen, or that the last write left. What an older one does
+// not show may have been taken since, and is not free for that.
+func (d *desk) newest(all []*release) v1alpha1.AddressBlock {
+	block := all[0].seen
+	for _, r := range all[1:] {
+		block = newer(block, r.seen)
 	}
-	if order, err := resourceversion.CompareResourceVersion(d.last.ResourceVersion, block.ResourceVersion); err != nil || order <= 0 {
-		return block
+	if d.last != nil && d.last.Name == block.Name {
+		block = newer(block, *d.last)
 	}
-	return *d.last
+	return block
+}
+
+// newer returns the later of two versions. All that an API server stores of one kind are numbered through.
+func newer(a, b v1alpha1.AddressBlock) v1alpha1.AddressBlock {
+	if order, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion); err == nil && order < 0 {
+		return b
+	}
+	return a
+}
+
+func (b *Backend) deskOf(block string) *desk {
+	return &b.desks[crc32.ChecksumIEEE([]byte(block))%uint32(len(b.desks))]
 }
 
 // releaseIn removes the allocation's entries from one block: with those of all other releases that wait for it, or somebody else
 // does so meanwhile.
 func (b *Backend) releaseIn(ctx context.Context, a ipam.Allocation, block v1alpha1.AddressBlock) error {
-	d, r := &b.desks[crc32.ChecksumIEEE([]byte(block.Name))%uint32(len(b.desks))], &release{allocation: a}
+	d, r := b.deskOf(block.Name), &release{allocation: a, seen: block}
 	d.enter(block.Name, r)
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if !r.done {
-		b.write(ctx, d, d.leave(block.Name), d.newer(block))
+		all := d.leave(block.Name)
+		b.write(ctx, d, all, d.newest(all))
 	}
 	return r.err
 }
@@ -190,7 +207,8 @@ func (b *Backend) write(ctx context.Context, d *desk, all []*release, block v1al
 			return
 		default:
 			for _, r := range left {
-				b.write(ctx, d, []*release{r}, d.newer(block))
+				r.seen = block
+				b.write(ctx, d, []*release{r}, d.newest([]*release{r}))
 			}
 			return
 		}

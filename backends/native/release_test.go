@@ -166,3 +166,23 @@ func TestWhatIsNotThereAnyMoreHoldsUpNoOther(t *testing.T) {
 		t.Errorf("the block still has %q, want h1", got)
 	}
 }
+
+// Whoever writes may have read the block before an address was taken that another release is about.
+func TestWhatIsNewerThanTheWriterReadIsReleased(t *testing.T) {
+	t.Parallel()
+	c, all := newCounter(t, 2, 1)
+	now := &v1alpha1.AddressBlock{}
+	if err := c.store.Get(t.Context(), client.ObjectKey{Name: "p-0"}, now); err != nil {
+		t.Fatal(err)
+	}
+	before := now.DeepCopy()
+	before.ResourceVersion, before.Spec.Allocations = "1", before.Spec.Allocations[:1]
+	other := &release{allocation: all[1], seen: *now}
+	c.deskOf("p-0").enter("p-0", other)
+	if err := c.releaseIn(t.Context(), all[0], *before); err != nil {
+		t.Error(err)
+	}
+	if left := c.left(t); len(left) > 0 || !other.done || other.err != nil {
+		t.Errorf("the block still has %q, and the other release is done: %t (%v)", left, other.done, other.err)
+	}
+}
